@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 
 from benchmarks.machine import machine, run_main
 from fer_vit.comparison.mixed_model import (
-    Cells,
+    CellMeans,
     Variances,
     average_cells,
     fit_variances,
@@ -74,7 +74,7 @@ def unequal_p(persons: int, studies: int) -> list[float]:
     return p_values
 
 
-def fast_variances(cells: Cells, within: float) -> Array:
+def fast_variances(cells: CellMeans, within: float) -> Array:
     """Returns the covariance of intercepts and slopes (2, 2) relative to the residual variance, by
     REML.
 
@@ -93,7 +93,7 @@ def _covariance(parameters: Array) -> Array:
     return np.asarray(root @ root.T)
 
 
-def deviance(covariance: Array, cells: Cells, within: float) -> float:
+def deviance(covariance: Array, cells: CellMeans, within: float) -> float:
     """Returns -2 times the restricted log-likelihood, but for a constant,
     of a relative covariance (2, 2).
     """

@@ -14,11 +14,11 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
 
     A group without values has NaN.
     """
-    present = np.isfinite(values)
+    finite = np.isfinite(values)
     sums = np.zeros((groups, *values.shape[1:]))
-    np.add.at(sums, group, np.where(present, values, 0.0))
+    np.add.at(sums, group, np.where(finite, values, 0.0))
     count = np.zeros(sums.shape)
-    np.add.at(count, group, present.astype(float))
+    np.add.at(count, group, finite.astype(float))
     means = np.full(sums.shape, np.nan)
     np.divide(sums, count, out=means, where=count > 0)
     return means

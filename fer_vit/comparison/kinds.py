@@ -34,8 +34,8 @@ class MeasureKind:
         unit: Of a difference in a sentence, with the space before it; empty: none.
         values: By measure, of each photo or clip (O,), NaN where there is none. Before
             `average_kind`, of each face (N,).
-        lowest: No value is smaller.
-        highest: No value is larger.
+        low: No value is smaller.
+        high: No value is larger.
         period: Difference of values that mean the same, such as 360 degrees; None: equal values
             alone do.
         of_head: Whether the measures are outputs of a further head.
@@ -48,8 +48,8 @@ class MeasureKind:
     form: str
     unit: str
     values: dict[str, Array]
-    lowest: float = 0.0
-    highest: float = np.inf
+    low: float = 0.0
+    high: float = np.inf
     period: float | None = None
     of_head: bool = False
 
@@ -90,11 +90,11 @@ def probability_kind(labels: Sequence[str], probabilities: Array) -> MeasureKind
         form=".3f",
         unit="",
         values=values,
-        highest=1,
+        high=1,
     )
 
 
-def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> MeasureKind:
+def probability_change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> MeasureKind:
     """Returns the changes of the probabilities from rest (N, C) as measures of faces."""
     values = dict(zip(labels, changes.T, strict=True))
     return MeasureKind(
@@ -105,8 +105,8 @@ def change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> MeasureKin
         form="+.3f",
         unit="",
         values=values,
-        lowest=-1,
-        highest=1,
+        low=-1,
+        high=1,
     )
 
 
@@ -120,7 +120,7 @@ def share_kind(values: dict[str, Array]) -> MeasureKind:
         form=".1%",
         unit=" percentage points",
         values=values,
-        highest=1,
+        high=1,
     )
 
 
@@ -141,9 +141,11 @@ def _output_change(values: Array, period: float | None, resting: RestInClips) ->
     """Returns the change of an output (N,), perhaps with a period, from rest."""
     if period is None:
         return resting.change(values[:, None])[:, 0]
-    groups = resting.clip + 1  # 0: no clip
-    directions = find_directions(values, groups, int(groups.max(initial=0)) + 1, period)
-    near = values_near(values, directions[groups], period)
+    in_clip = resting.in_clip
+    clip = resting.clip[in_clip]
+    directions = find_directions(values[in_clip], clip, resting.num_clips, period)  # (clips,)
+    near = np.full(len(values), np.nan)
+    near[in_clip] = values_near(values[in_clip], directions[clip], period)
     changes = resting.change(near[:, None])[:, 0]
     return values_near(changes, np.zeros(len(changes)), period)
 
@@ -172,11 +174,11 @@ def head_kinds(
 
 def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
     """Returns the outputs of a head as measures of faces."""
-    lowest = head.low
-    highest = head.high
-    if head.period is not None:  # beside 179 degrees, -179 is 181
-        lowest = -np.inf
-        highest = np.inf
+    low = head.low
+    high = head.high
+    if head.period is not None:  # near 179 degrees, -179 is 181
+        low = -np.inf
+        high = np.inf
     return MeasureKind(
         title=head.title,
         phrase=head.phrase,
@@ -185,8 +187,8 @@ def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
         form=head.form,
         unit=f" {head.unit}" if head.unit else "",
         values=values,
-        lowest=lowest,
-        highest=highest,
+        low=low,
+        high=high,
         period=head.period,
         of_head=True,
     )
@@ -194,7 +196,7 @@ def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
 
 def change_from_rest(kind: MeasureKind, rest: Rest) -> MeasureKind:
     """Returns the kind of the changes of measures from rest, which are its values."""
-    largest = kind.highest - kind.lowest
+    span = kind.high - kind.low
     return replace(
         kind,
         title=f"{kind.title} (change from rest)",
@@ -202,8 +204,8 @@ def change_from_rest(kind: MeasureKind, rest: Rest) -> MeasureKind:
         subject=f"the change from rest of {kind.subject}",
         prefix=f"change_{kind.prefix}",
         form=f"+{kind.form}",
-        lowest=-largest,
-        highest=largest,
+        low=-span,
+        high=span,
     )
 
 

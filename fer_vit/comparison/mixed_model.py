@@ -18,11 +18,12 @@ from fer_vit.comparison.statistics import (
     Missing,
     TTest,
     few_persons,
+    is_constant,
 )
 from fer_vit.geometry import Array, IntArray
 
 
-class Cells(NamedTuple):
+class CellMeans(NamedTuple):
     """Observations averaged by person and condition."""
 
     person: IntArray  # (K,), an index; ascending
@@ -55,15 +56,15 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TT
     """
     conditions = range(condition.max() + 1)
     compared = conditions[1:]  # with the first
-    persons = [len(np.unique(person[condition == index])) for index in conditions]
+    counts = [len(np.unique(person[condition == index])) for index in conditions]  # of persons
     too_few: dict[int, Missing] = {}  # by condition
     for index in compared:
-        if min(persons[0], persons[index]) < LEAST_PERSONS:
-            too_few[index] = Missing(few_persons(persons[0], persons[index], paired=False))
+        if min(counts[0], counts[index]) < LEAST_PERSONS:
+            too_few[index] = Missing(few_persons(counts[0], counts[index], paired=False))
 
     if len(values) == len(np.unique(person)):
         return [Missing("every person has one value only")] * len(compared)
-    if np.ptp(values) < ROUNDING_ERROR:
+    if is_constant(values):
         return [Missing("no variance")] * len(compared)
     if len(too_few) == len(compared):
         return list(too_few.values())
@@ -74,11 +75,11 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TT
     return [too_few.get(index, test) for index, test in zip(compared, tests, strict=True)]
 
 
-def average_cells(values: Array, person: IntArray, condition: IntArray) -> Cells:
+def average_cells(values: Array, person: IntArray, condition: IntArray) -> CellMeans:
     """Averages values (O,) by person (O,) and condition (O,)."""
     keys = np.column_stack([person, condition])  # (O, 2)
     cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    return Cells(
+    return CellMeans(
         person=cells[:, 0],
         condition=cells[:, 1],
         mean=np.bincount(index, values) / count,
@@ -97,8 +98,8 @@ def fixed_effects(condition: IntArray) -> Array:
 def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Variances:
     """Estimates the variances of values (O,) by person (O,) and condition (O,).
 
-    The first model that converges is used: with slopes, with intercepts, without random effects.
-    The last is also the estimate where persons do not differ. Slopes need persons in several
+    The first model that converges is used: with slopes, then with intercepts. If none does, there
+    are no random effects, as where persons do not differ. Slopes need persons in several
     conditions, and with several values in one.
     """
     from statsmodels.regression.mixed_linear_model import MixedLM  # it may not be installed
@@ -106,9 +107,9 @@ def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Varia
     effects = fixed_effects(condition)  # (O, C)
     intercepts = effects[:, :1]
     candidates = [intercepts]
-    persons = len(np.unique(person))
-    cells = len(np.unique(np.column_stack([person, condition]), axis=0))
-    if persons < cells < len(values):
+    num_persons = len(np.unique(person))
+    num_cells = len(np.unique(np.column_stack([person, condition]), axis=0))
+    if num_persons < num_cells < len(values):
         candidates = [effects, intercepts]
 
     covariance = np.zeros((effects.shape[1], effects.shape[1]))
@@ -122,8 +123,8 @@ def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Varia
                 continue
         residual = float(fit.scale)
         if fit.converged and np.isfinite(fit.cov_re).all() and residual > ROUNDING_ERROR:
-            size = random_effects.shape[1]
-            covariance[:size, :size] = fit.cov_re
+            num_random = random_effects.shape[1]
+            covariance[:num_random, :num_random] = fit.cov_re
             return Variances(covariance, residual)
     return Variances(covariance, residual=1.0)
 
@@ -145,7 +146,7 @@ class RobustFit(NamedTuple):
     scores: Array  # (P, C), the weights times the residuals
 
 
-def robust_tests(cells: Cells, variances: Variances) -> list[TTest | Missing]:
+def robust_tests(cells: CellMeans, variances: Variances) -> list[TTest | Missing]:
     """Tests the effects of C - 1 conditions with the errors of `mixed_model`."""
     conditions = cells.effects.shape[1]
     persons = _decorrelate(cells, variances)
@@ -157,7 +158,7 @@ def robust_tests(cells: Cells, variances: Variances) -> list[TTest | Missing]:
     return [_test_effect(fit, index) for index in range(1, conditions)]
 
 
-def _decorrelate(cells: Cells, variances: Variances) -> list[WeightedPerson]:
+def _decorrelate(cells: CellMeans, variances: Variances) -> list[WeightedPerson]:
     """Divides each person's means and effects by the root of their covariance.
 
     The model is then least squares with independent errors.
@@ -209,12 +210,12 @@ def _test_effect(fit: RobustFit, index: int) -> TTest | Missing:
     df = _satterthwaite(fit, index)
     mean = float(fit.estimate[index])
     t = mean / error
-    reach = error * float(stats.t.ppf(0.975, df))
+    margin = error * float(stats.t.ppf(0.975, df))
     return TTest(
         difference=Difference(
             mean=mean,
-            low=mean - reach,
-            high=mean + reach,
+            low=mean - margin,
+            high=mean + margin,
             persons=len(fit.persons),
         ),
         t=t,
@@ -226,17 +227,17 @@ def _test_effect(fit: RobustFit, index: int) -> TTest | Missing:
 def _satterthwaite(fit: RobustFit, index: int) -> float:
     """Returns the degrees of freedom of the standard error of one of the C effects.
 
-    They are trace(G)^2 / trace(G^2) of G = diag(shares) - overlap bread overlap'. The expectation
-    of the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
+    They are trace(G)^2 / trace(G^2) of G = diag(squares) - cross bread cross'. The expectation of
+    the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
     """
-    shares = np.empty(len(fit.persons))  # (P,)
-    overlap = np.empty((len(fit.persons), len(fit.bread)))  # (P, C)
+    squares = np.empty(len(fit.persons))  # (P,), of the norms of the weights
+    cross = np.empty((len(fit.persons), len(fit.bread)))  # (P, C)
     for row, (weight, person) in enumerate(zip(fit.weights, fit.persons, strict=True)):
-        shares[row] = weight[:, index] @ weight[:, index]
-        overlap[row] = weight[:, index] @ person.effects
+        squares[row] = weight[:, index] @ weight[:, index]
+        cross[row] = weight[:, index] @ person.effects
 
-    inner = fit.bread @ (overlap.T @ overlap)  # (C, C)
-    diagonal = ((overlap @ fit.bread) * overlap).sum(1)  # (P,), of overlap bread overlap'
-    trace = shares.sum() - np.trace(inner)
-    square = (shares**2).sum() - 2 * shares @ diagonal + np.trace(inner @ inner)
-    return float(trace**2 / square)
+    inner = fit.bread @ (cross.T @ cross)  # (C, C)
+    diagonal = ((cross @ fit.bread) * cross).sum(1)  # (P,), of cross bread cross'
+    trace = squares.sum() - np.trace(inner)
+    trace_of_square = (squares**2).sum() - 2 * squares @ diagonal + np.trace(inner @ inner)
+    return float(trace**2 / trace_of_square)

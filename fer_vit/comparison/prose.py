@@ -57,8 +57,8 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
         return list_names(measures, MOST_NAMES)
     areas: dict[str, list[str]] = {}
     for measure in measures:
-        area, _, rest = measure.partition(" ")
-        areas.setdefault(area, []).append(rest or area)
+        area, _, name_in_area = measure.partition(" ")
+        areas.setdefault(area, []).append(name_in_area or area)
     parts = []
     for area, names in areas.items():
         parts.append(f"{escaped(area)} ({list_names(names, len(names))})")
@@ -137,8 +137,8 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         parts.append(_course_methods(results.courses))
     lines = [f"{'. '.join(parts)}.", *design_lines(study)]
     lines += _few_persons_lines(study)
-    if study.left_out:
-        lines.append(f"Left out without condition or person: {study.left_out:,} faces.")
+    if study.unassigned_faces:
+        lines.append(f"Left out without condition or person: {study.unassigned_faces:,} faces.")
     for condition, number in study.without_face.items():
         if condition not in study.conditions:
             searched = counted(number, "photo or frame", "photos or frames")
@@ -223,12 +223,12 @@ def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
 def _late_lines(study: Study, results: Results) -> list[str]:
     """Returns a line if times matter, and some clips begin later than 0 s."""
     times_matter = study.rest is not None or results.courses is not None
-    if not study.late or not times_matter:
+    if not study.late_clips or not times_matter:
         return []
-    path, start = next(iter(study.late.items()))
+    path, start = next(iter(study.late_clips.items()))
     return [
-        f"Clips whose times begin after 0 s: {len(study.late):,}, for example {short(path)} at "
-        f"{start:g} s. Rest and grid count from 0 s in the table."
+        f"Clips whose times begin after 0 s: {len(study.late_clips):,}, for example {short(path)} "
+        f"at {start:g} s. Rest and grid count from 0 s in the table."
     ]
 
 
@@ -253,7 +253,7 @@ def design_lines(study: Study) -> list[str]:
     lines = []
     for first, second in study.pairs:
         design = study.design(first, second)
-        names = study.names(design.left_out)
+        names = study.names_of(design.excluded)
         if not names:
             continue
         how = "paired" if design.paired else "different persons"

@@ -67,11 +67,11 @@ class Tested(Contrast, Generic[AnyTest]):
     """A contrast with its test."""
 
     test: AnyTest
-    p_corrected: float  # the p of the test, corrected for all tests of its table (Holm 1979)
+    p_corrected: float  # p of the test, corrected for all tests of its table: Holm 1979
 
     @property
     def is_clear(self) -> bool:
-        """Whether the conditions differ."""
+        """Whether there is a clear difference."""
         return self.p_corrected < ALPHA
 
 
@@ -179,13 +179,13 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     contrasts = []
     tests: list[MeansTest | Missing] = []
     for measure, values in kind.values.items():
-        cells = study.cells(values)
+        person_means = study.person_means(values)
         means[measure] = {}
-        for condition, persons in cells.items():
-            means[measure][condition] = person_mean(persons, kind.lowest, kind.highest)
+        for condition, of_persons in person_means.items():
+            means[measure][condition] = person_mean(of_persons, kind.low, kind.high)
         for (first, second), design in zip(study.pairs, designs, strict=True):
-            x = np.where(design.persons, cells[first], np.nan)
-            y = np.where(design.persons, cells[second], np.nan)
+            x = np.where(design.persons, person_means[first], np.nan)
+            y = np.where(design.persons, person_means[second], np.nan)
             contrasts.append(Contrast(measure, first, second))
             tests.append(limit_interval(compare_pair(x, y, design.paired), kind))
     return Outcome(kind, means, correct(contrasts, tests))
@@ -207,9 +207,9 @@ def limit_interval(test: AnyTest | Missing, kind: MeasureKind) -> AnyTest | Miss
     """Returns a test whose interval of the difference has no value that the measure cannot have."""
     if isinstance(test, Missing):
         return test
-    largest = kind.highest - kind.lowest
-    low = max(test.difference.low, -largest)
-    high = min(test.difference.high, largest)
+    span = kind.high - kind.low
+    low = max(test.difference.low, -span)
+    high = min(test.difference.high, span)
     return replace(test, difference=replace(test.difference, low=low, high=high))
 
 
@@ -235,12 +235,16 @@ def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
 
     Raises FerVitError when the grid does not fit the clips, see `count_bins`.
     """
-    of_clips = bin_values(study.probabilities, study.seconds, study.observation, grid)  # (O, T, C)
+    of_clips = bin_values(
+        study.probabilities, study.seconds, study.observation_of_face, grid
+    )  # (O, T, C)
     of_persons = {}
     averaged_persons = {}
     for condition, rows in study.conditions.items():
         person = study.person[rows]
-        of_persons[condition] = average(of_clips[rows], person, len(study.people))  # (P, T, C)
+        of_persons[condition] = average(
+            of_clips[rows], person, len(study.person_names)
+        )  # (P, T, C)
         averaged_persons[condition] = int((np.bincount(person) > 1).sum())
 
     correlations: dict[str, Array] = {}

@@ -64,7 +64,7 @@ def designs_json(study: Study) -> dict[str, Any]:
         designs[f"{second} - {first}"] = {
             "paired": design.paired,
             "persons": int(design.persons.sum()),
-            "left out": study.names(design.left_out),
+            "left out": study.names_of(design.excluded),
         }
     return designs
 

@@ -10,8 +10,8 @@ from scipy import stats
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.statistics import (
     LEAST_PERSONS,
-    ROUNDING_ERROR,
     PersonEstimate,
+    is_constant,
     without_interval,
 )
 from fer_vit.errors import FerVitError, short
@@ -67,22 +67,25 @@ class RestInClips(NamedTuple):
     seconds: Array  # (N,), the times in the clips; NaN in a photo
     clip: IntArray  # (N,), the index of the clip; -1: none
 
+    @property
+    def in_clip(self) -> Mask:
+        """Which faces (N,) are in a clip."""
+        return np.asarray(self.clip >= 0)
+
+    @property
+    def num_clips(self) -> int:
+        """The number of clips."""
+        return int(self.clip.max(initial=-1)) + 1
+
     def change(self, values: Array) -> Array:
         """Subtracts from values (N, C) their mean over the interval of the same clip.
 
-        Values of clips without a value in the interval are NaN.
+        Values of clips without a value in the interval are NaN, as are values in no clip.
         """
+        resting = self.in_clip & self.rest.contains(self.seconds) & np.isfinite(values).all(1)
+        means = average(values[resting], self.clip[resting], self.num_clips)  # (clips, C)
         changes = np.full(values.shape, np.nan)
-        resting = self.rest.contains(self.seconds) & (self.clip >= 0)
-        resting &= np.isfinite(values).all(1)
-        clips = int(self.clip.max(initial=-1)) + 1
-        count = np.bincount(self.clip[resting], minlength=clips)  # (clips,)
-        sums = np.zeros((clips, values.shape[1]))
-        np.add.at(sums, self.clip[resting], values[resting])
-
-        has_rest = np.isin(self.clip, self.clip[resting])  # (N,)
-        clip = self.clip[has_rest]
-        changes[has_rest] = values[has_rest] - sums[clip] / count[clip, None]
+        changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]
         return changes
 
 
@@ -127,11 +130,7 @@ def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Ar
     timed = np.isfinite(seconds)
     bin_in_clip = np.floor(seconds[timed] / step + BIN_TOLERANCE).astype(int).clip(min=0)
     index = clip[timed] * bins + bin_in_clip  # among the bins of all clips
-    count = np.bincount(index, minlength=clips * bins)
-    sums = np.zeros((clips * bins, values.shape[1]))
-    np.add.at(sums, index, values[timed])
-    means = np.full_like(sums, np.nan)
-    means[count > 0] = sums[count > 0] / count[count > 0, None]
+    means = average(values[timed], index, clips * bins)  # (clips T, C)
     return means.reshape(clips, bins, -1)
 
 
@@ -146,16 +145,16 @@ class MeanCourse(NamedTuple):
 
 def mean_course(series: Array) -> MeanCourse:
     """Returns the mean over persons of series (P, T), in which NaN do not count."""
-    present = np.isfinite(series)
-    persons = present.sum(0)  # (T,)
+    finite = np.isfinite(series)
+    persons = finite.sum(0)  # (T,)
     mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
-    squares = np.where(present, (series - mean) ** 2, 0.0).sum(0)
+    squares = np.where(finite, (series - mean) ** 2, 0.0).sum(0)
     enough = persons >= LEAST_PERSONS
     count = persons[enough]
     error = np.sqrt(squares[enough] / (count - 1) / count)
-    reach = np.full(len(mean), np.nan)
-    reach[enough] = stats.t.ppf(0.975, count - 1) * error
-    return MeanCourse(mean=mean, low=mean - reach, high=mean + reach, persons=persons)
+    margin = np.full(len(mean), np.nan)
+    margin[enough] = stats.t.ppf(0.975, count - 1) * error
+    return MeanCourse(mean=mean, low=mean - margin, high=mean + margin, persons=persons)
 
 
 def leave_one_out(series: Array) -> Array:
@@ -165,13 +164,13 @@ def leave_one_out(series: Array) -> Array:
     person and another one have values. NaN for fewer than `LEAST_BINS` of them, or without
     variance.
     """
-    present = np.isfinite(series)
-    total = np.where(present, series, 0.0).sum(0)  # (T,)
-    count = present.sum(0)  # (T,)
+    finite = np.isfinite(series)
+    total = np.where(finite, series, 0.0).sum(0)  # (T,)
+    count = finite.sum(0)  # (T,)
     correlations = np.full(len(series), np.nan)
     for person, values in enumerate(series):
-        remaining = count - present[person]  # (T,), persons without this one
-        shared = present[person] & (remaining > 0)
+        remaining = count - finite[person]  # (T,), persons without this one
+        shared = finite[person] & (remaining > 0)
         if shared.sum() < LEAST_BINS:
             continue
         x = values[shared]
@@ -191,11 +190,11 @@ def pair_correlations(series: Array) -> Array:
     It uses the bins where both have values. NaN for fewer than `LEAST_BINS` of them, without
     variance, and for a person with herself.
     """
-    present = np.isfinite(series)
-    count = present.sum(1, keepdims=True)  # (P, 1)
-    centres = np.where(present, series, 0.0).sum(1, keepdims=True) / count.clip(1)
-    centred = np.where(present, series - centres, 0.0)  # (P, T), near 0 for exact sums
-    weight = present.astype(float)
+    finite = np.isfinite(series)
+    count = finite.sum(1, keepdims=True)  # (P, 1)
+    centres = np.where(finite, series, 0.0).sum(1, keepdims=True) / count.clip(1)
+    centred = np.where(finite, series - centres, 0.0)  # (P, T), near 0 for exact sums
+    weight = finite.astype(float)
 
     # sums over the bins that persons i and j share (P, P), of the values of i
     bins = weight @ weight.T
@@ -233,16 +232,16 @@ def synchrony(correlations: Array) -> PersonEstimate:
     mean = pairs.mean()
     remaining = len(pairs) - defined.sum(1)[member]  # (persons,), pairs without each person
     too_few = persons < LEAST_PERSONS or not remaining.all()
-    if too_few or np.ptp(pairs) <= ROUNDING_ERROR:
+    if too_few or is_constant(pairs):
         return without_interval(float(np.tanh(mean)), persons)
 
     without = (pairs.sum() - z.sum(1)[member]) / remaining  # (persons,)
     jackknife = (persons - 1) / persons * ((without - without.mean()) ** 2).sum()
     independent = pairs.var(ddof=1) / len(pairs)
-    reach = stats.t.ppf(0.975, persons - 1) * np.sqrt(max(jackknife, independent))
+    margin = stats.t.ppf(0.975, persons - 1) * np.sqrt(max(jackknife, independent))
     return PersonEstimate(
         mean=float(np.tanh(mean)),
-        low=float(np.tanh(mean - reach)),
-        high=float(np.tanh(mean + reach)),
+        low=float(np.tanh(mean - margin)),
+        high=float(np.tanh(mean + margin)),
         persons=persons,
     )

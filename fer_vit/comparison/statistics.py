@@ -5,7 +5,7 @@ A test that is impossible is a `Missing` with its reason, never NaN.
 
 import warnings
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -18,9 +18,9 @@ LEAST_PERSONS = 6
 ALL_EQUAL = "the differences of all persons are equal"
 """Why there is no test."""
 ROUNDING_ERROR = 1e-9
-"""Smaller differences are none."""
-DIGITS = 12
-"""Ranks are of values rounded to so many digits: 0.3 - 0.2 and 0.2 - 0.1 are a tie."""
+"""Values that differ by no more are equal."""
+RANK_DIGITS = 12
+"""Values are rounded to so many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie."""
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,26 @@ def without_interval(mean: float | None, persons: int) -> PersonEstimate:
     return PersonEstimate(mean, low=None, high=None, persons=persons)
 
 
-def person_mean(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> PersonMean:
+def is_constant(values: Array) -> bool:
+    """Returns whether all values are equal."""
+    return bool(np.ptp(values) <= ROUNDING_ERROR)
+
+
+def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf) -> PersonMean:
     """Returns the mean over persons (P,) of a measure, and its t interval; NaN do not count.
 
-    No value of the measure is below `lowest` or above `highest`.
+    No value of the measure is below `minimum` or above `maximum`.
     """
-    present = values[np.isfinite(values)]
-    persons = len(present)
+    values = values[np.isfinite(values)]
+    persons = len(values)
     if persons == 0:
         return PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
-    mean = float(present.mean())
-    sd = float(present.std(ddof=1)) if persons > 1 else None
-    if persons < LEAST_PERSONS or np.ptp(present) <= ROUNDING_ERROR:
+    mean = float(values.mean())
+    sd = float(values.std(ddof=1)) if persons > 1 else None
+    if persons < LEAST_PERSONS or is_constant(values):
         return PersonMean(mean, low=None, high=None, persons=persons, sd=sd)
-    bounds = stats.ttest_1samp(present, 0).confidence_interval()
-    low, high = np.clip(bounds, lowest, highest).tolist()
+    bounds = stats.ttest_1samp(values, 0).confidence_interval()
+    low, high = np.clip(bounds, minimum, maximum).tolist()
     return PersonMean(mean, low, high, persons, sd)
 
 
@@ -127,44 +132,56 @@ def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | Missi
     """Compares a measure of persons (P,) in two conditions; NaN: the person has no value."""
     in_first = np.isfinite(first)
     in_second = np.isfinite(second)
-    if paired:
-        in_both = in_first & in_second
-        in_first = in_both
-        in_second = in_both
-    x = first[in_first]
-    y = second[in_second]
-
-    persons = min(len(x), len(y))
-    if persons < LEAST_PERSONS:
-        return Missing(few_persons(len(x), len(y), paired))
-    if paired and np.ptp(y - x) < ROUNDING_ERROR:
-        return Missing(ALL_EQUAL)
-    if not paired and max(np.ptp(x), np.ptp(y)) < ROUNDING_ERROR:
-        return Missing("no variance")
-
     with warnings.catch_warnings(action="ignore"):  # one group may be constant
         if paired:
-            test = stats.ttest_rel(y, x)
-            ranks = stats.wilcoxon((y - x).round(DIGITS))
-        else:
-            test = stats.ttest_ind(y, x, equal_var=False)
-            ranks = stats.mannwhitneyu(y.round(DIGITS), x.round(DIGITS))
-        low, high = test.confidence_interval()
+            in_both = in_first & in_second
+            return _compare_paired(first[in_both], second[in_both])
+        return _compare_independent(first[in_first], second[in_second])
+
+
+def _compare_paired(first: Array, second: Array) -> MeansTest | Missing:
+    """Compares the values of the same persons (P,) in two conditions."""
+    if len(first) < LEAST_PERSONS:
+        return Missing(few_persons(len(first), len(second), paired=True))
+    changes = second - first
+    if is_constant(changes):
+        return Missing(ALL_EQUAL)
+    t_test = stats.ttest_rel(second, first)
+    rank_test = stats.wilcoxon(changes.round(RANK_DIGITS))
+    return _means_test(first, second, t_test, rank_test, paired=True)
+
+
+def _compare_independent(first: Array, second: Array) -> MeansTest | Missing:
+    """Compares the values of different persons in two conditions, (P1,) and (P2,)."""
+    if min(len(first), len(second)) < LEAST_PERSONS:
+        return Missing(few_persons(len(first), len(second), paired=False))
+    if is_constant(first) and is_constant(second):
+        return Missing("no variance")
+    t_test = stats.ttest_ind(second, first, equal_var=False)
+    rank_test = stats.mannwhitneyu(second.round(RANK_DIGITS), first.round(RANK_DIGITS))
+    return _means_test(first, second, t_test, rank_test, paired=False)
+
+
+def _means_test(
+    first: Array, second: Array, t_test: Any, rank_test: Any, paired: bool
+) -> MeansTest:
+    """Returns the results of SciPy as a value."""
+    low, high = t_test.confidence_interval()
     return MeansTest(
         difference=Difference(
-            mean=float(y.mean() - x.mean()),
+            mean=float(second.mean() - first.mean()),
             low=float(low),
             high=float(high),
-            persons=persons,
+            persons=min(len(first), len(second)),  # the number that limits the precision
         ),
-        t=float(test.statistic),
-        df=float(test.df),
-        p=float(test.pvalue),
+        t=float(t_test.statistic),
+        df=float(t_test.df),
+        p=float(t_test.pvalue),
         paired=paired,
-        persons_first=len(x),
-        persons_second=len(y),
-        p_by_ranks=float(ranks.pvalue),
-        g=hedges_g(x, y),
+        persons_first=len(first),
+        persons_second=len(second),
+        p_by_ranks=float(rank_test.pvalue),
+        g=hedges_g(first, second),
     )
 
 
@@ -176,7 +193,10 @@ def few_persons(first: int, second: int, paired: bool) -> str:
 
 
 def hedges_g(first: Array, second: Array) -> float:
-    """Returns the difference of two means, second minus first, in pooled standard deviations."""
+    """Returns the difference of two means, second minus first, in pooled standard deviations.
+
+    Pairs count as different persons, so that g is comparable between designs.
+    """
     freedom = np.array([len(first) - 1, len(second) - 1])
     variances = [first.var(ddof=1), second.var(ddof=1)]
     pooled = np.sqrt(np.average(variances, weights=freedom))
@@ -204,7 +224,7 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     f_low = f / stats.f.ppf(0.975, df_between, df_within)
     f_high = f * stats.f.ppf(0.975, df_within, df_between)
 
-    adjusted_size = (len(values) - (sizes**2).sum() / len(values)) / df_between
+    n0 = (len(values) - (sizes**2).sum() / len(values)) / df_between  # adjusted mean of the sizes
     ratios = np.array([f, f_low, f_high])
-    mean, low, high = ((ratios - 1) / (ratios + adjusted_size - 1)).tolist()
+    mean, low, high = ((ratios - 1) / (ratios + n0 - 1)).tolist()
     return PersonEstimate(mean, low, high, persons)

@@ -14,10 +14,10 @@ from fer_vit.comparison.episodes import clip_kinds, find_episodes
 from fer_vit.comparison.kinds import (
     MeasureKind,
     average_kind,
-    change_kind,
     clip_seconds,
     head_kinds,
     label_shares,
+    probability_change_kind,
     probability_kind,
     read_heads,
     share_kind,
@@ -34,7 +34,7 @@ from fer_vit.tables.cells import is_missing
 
 MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
 MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
-LATE_SECONDS = 0.5  # seconds; a clip whose times begin later is named where times matter
+LATE_START = 0.5  # seconds; clips that begin later are named with a rest or a grid
 
 
 class Design(NamedTuple):
@@ -42,7 +42,7 @@ class Design(NamedTuple):
 
     paired: bool
     persons: Mask  # (P,), who takes part
-    left_out: Mask  # (P,), who is in one of the conditions but takes no part
+    excluded: Mask  # (P,), who is in one of the conditions but takes no part
 
 
 class ConditionCounts(NamedTuple):
@@ -61,43 +61,50 @@ class Study:
     Attributes:
         conditions: The observations in each condition (O,) by name, the baseline first.
         pairs: The names of the conditions to compare, the second minus the first.
-        people: The names of the persons (P,).
+        person_names: The names of the persons (P,).
+        labels: The L expressions.
+
         person: The index of the person of each observation (O,).
         paths: The photo or clip of each observation (O,).
-        faces: The number of faces in each observation (O,).
-        kinds: What was measured of each observation: probabilities of expressions first.
-        left_out: The number of faces without a condition or person.
-        labels: The L expressions.
-        observation: The index of the observation of each of the M faces that were measured (M,).
+        face_counts: The number of faces in each observation (O,).
+        kinds: What was measured of each observation: the probabilities of expressions first.
+
+        observation_of_face: The index of the observation of each of the M faces that were measured
+            (M,).
         seconds: Their times in clips (M,), NaN in a photo.
         probabilities: Their probabilities (M, L), smoothed where the table has them so; or their
             change from rest.
+
         rest: The interval that was subtracted; None: none was.
         without_rest: The photos and clips that have no face in it.
-        notes: What was assumed and left out in reading.
-        late: The first time of each clip that begins late, see `find_late`.
+        unassigned_faces: The number of faces without a condition or person.
         without_face: By condition, the number of photos and frames in which no face was found.
+        late_clips: The first time of each clip that begins late, see `find_late`.
         smoothed: Whether labels of clips are of smoothed probabilities.
+        notes: What was assumed and left out in reading.
     """
 
     conditions: dict[str, Mask]
     pairs: list[tuple[str, str]]
-    people: list[str]
+    person_names: list[str]
+    labels: list[str]
+
     person: IntArray
     paths: list[str]
-    faces: IntArray
+    face_counts: IntArray
     kinds: list[MeasureKind]
-    left_out: int
-    labels: list[str]
-    observation: IntArray
+
+    observation_of_face: IntArray
     seconds: Array
     probabilities: Array
+
     rest: Rest | None = None
     without_rest: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    late: dict[str, float] = field(default_factory=dict)
+    unassigned_faces: int = 0
     without_face: dict[str, int] = field(default_factory=dict)
+    late_clips: dict[str, float] = field(default_factory=dict)
     smoothed: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def condition(self) -> IntArray:
@@ -110,11 +117,11 @@ class Study:
         """The titles of the measures that are outputs of further heads."""
         return [kind.title for kind in self.kinds if kind.of_head]
 
-    def cells(self, values: Array) -> dict[str, Array]:
+    def person_means(self, values: Array) -> dict[str, Array]:
         """Returns the mean of observed values (O,) of each person (P,) by condition; NaN: none."""
         means = {}
         for name, rows in self.conditions.items():
-            means[name] = average(values[rows], self.person[rows], len(self.people))
+            means[name] = average(values[rows], self.person[rows], len(self.person_names))
         return means
 
     def counts(self) -> dict[str, ConditionCounts]:
@@ -124,7 +131,7 @@ class Study:
             counts[name] = ConditionCounts(
                 persons=len(np.unique(self.person[rows])),
                 observations=int(rows.sum()),
-                faces=int(self.faces[rows].sum()),
+                faces=int(self.face_counts[rows].sum()),
                 without_face=self.without_face.get(name, 0),
             )
         return counts
@@ -135,13 +142,13 @@ class Study:
 
     def _persons_in(self, condition: str) -> Mask:
         """Returns which persons (P,) are in a condition."""
-        present = np.zeros(len(self.people), bool)
+        present = np.zeros(len(self.person_names), bool)
         present[self.person[self.conditions[condition]]] = True
         return present
 
-    def names(self, persons: Mask) -> list[str]:
+    def names_of(self, persons: Mask) -> list[str]:
         """Returns the names of some of the persons (P,)."""
-        return [self.people[index] for index in np.flatnonzero(persons)]
+        return [self.person_names[index] for index in np.flatnonzero(persons)]
 
 
 def choose_design(first: Mask, second: Mask) -> Design:
@@ -155,8 +162,8 @@ def choose_design(first: Mask, second: Mask) -> Design:
     only_second = second & ~first
     n_both = both.sum()
     if n_both > 0 and n_both >= min(only_first.sum(), only_second.sum()):
-        return Design(paired=True, persons=both, left_out=only_first | only_second)
-    return Design(paired=False, persons=only_first | only_second, left_out=both)
+        return Design(paired=True, persons=both, excluded=only_first | only_second)
+    return Design(paired=False, persons=only_first | only_second, excluded=both)
 
 
 def make_study(
@@ -168,9 +175,9 @@ def make_study(
 ) -> Study:
     """Averages faces by condition and person.
 
-    Means, and their changes from rest, are of the values before smoothing: the mean of a clip needs
-    none, and smoothed values beside rest contain some of it. `probabilities` for series are the
-    smoothed ones where the table has them.
+    Means, and their changes from rest, are of the values before smoothing, which would mix rest and
+    the frames beside it. Only `probabilities`, for series, are smoothed where the table has them
+    so.
 
     With `rest`, probabilities are changes from the mean over this interval of the same clip and
     person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
@@ -190,27 +197,27 @@ def make_study(
     return Study(
         conditions=conditions,
         pairs=pairs,
-        people=observations.people,
+        person_names=observations.person_names,
+        labels=faces.labels,
         person=observations.person,
         paths=observations.paths,
-        faces=observations.faces,
+        face_counts=observations.face_counts,
         kinds=_measures(faces, measured, selected, observations),
-        left_out=int((faces.predicted & ~assigned).sum()),
-        labels=faces.labels,
-        observation=observations.of_face,
+        observation_of_face=observations.of_face,
         seconds=seconds[selected.used],
         probabilities=selected.probabilities[selected.used],
         rest=rest,
         without_rest=selected.without_rest,
+        unassigned_faces=int((faces.predicted & ~assigned).sum()),
+        without_face=count_without_face(faces, seconds, by, person, rest),
+        late_clips=find_late(faces.paths, seconds),
+        smoothed=SMOOTHED_LABEL in faces.columns,
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
             *describe_faceless(faces, [person]),  # `without_face` has the conditions
             *note_several(measured, person),
         ),
-        late=find_late(faces.paths, seconds),
-        without_face=count_without_face(faces, seconds, by, person, rest),
-        smoothed=SMOOTHED_LABEL in faces.columns,
     )
 
 
@@ -250,7 +257,7 @@ def count_without_face(
 
 
 def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
-    """Returns the first time of each clip that begins later than `LATE_SECONDS`.
+    """Returns the first time of each clip that begins later than `LATE_START`.
 
     The times of recordings (.mts, .ts) often begin above 0, and the times of a part at its start.
     `paths` and `seconds` (N,) are of all rows, also without a face; NaN in a photo.
@@ -259,7 +266,7 @@ def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
     for path, time in zip(paths, seconds, strict=True):
         if np.isfinite(time):
             first[str(path)] = min(first.get(str(path), np.inf), float(time))
-    return {path: time for path, time in first.items() if time > LATE_SECONDS}
+    return {path: time for path, time in first.items() if time > LATE_START}
 
 
 class Selected(NamedTuple):
@@ -301,11 +308,11 @@ class Observations(NamedTuple):
     """M measured faces as O observations: each of a person, in a condition, in a photo or clip."""
 
     conditions: list[str]  # their names in order, the baseline first
-    people: list[str]  # the names of the persons (P,)
+    person_names: list[str]  # (P,)
     condition: IntArray  # (O,), an index
     person: IntArray  # (O,), an index
     paths: list[str]  # (O,), the photo or clip
-    faces: IntArray  # (O,), their number
+    face_counts: IntArray  # (O,), the number of faces
     of_face: IntArray  # (M,), the observation of each face
 
 
@@ -313,18 +320,20 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
     """Groups the faces to measure by person, condition, and photo or clip."""
     conditions = _condition_names(measured.columns[by], by, baseline)
     condition = np.array([conditions.index(str(cell)) for cell in measured.columns[by]])  # (M,)
-    people, owner = np.unique(measured.columns[person].astype(str), return_inverse=True)
+    person_names, person_of_face = np.unique(
+        measured.columns[person].astype(str), return_inverse=True
+    )
     images, image = np.unique(measured.paths.astype(str), return_inverse=True)
 
-    keys = np.column_stack([owner, condition, image])  # (M, 3)
+    keys = np.column_stack([person_of_face, condition, image])  # (M, 3)
     observed, index, sizes = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     return Observations(
         conditions=conditions,
-        people=people.tolist(),
+        person_names=person_names.tolist(),
         condition=observed[:, 1],
         person=observed[:, 0],
         paths=images[observed[:, 2]].tolist(),
-        faces=sizes,
+        face_counts=sizes,
         of_face=index,
     )
 
@@ -343,7 +352,7 @@ def _measures(
     resting = selected.resting
     if resting:
         changes = resting.change(faces.probabilities)  # (N, C)
-        probabilities = change_kind(faces.labels, changes[used], resting.rest)
+        probabilities = probability_change_kind(faces.labels, changes[used], resting.rest)
     else:
         probabilities = probability_kind(faces.labels, measured.probabilities)
     of_faces = [probabilities, share_kind(label_shares(measured))]
@@ -361,11 +370,11 @@ def _measures(
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
     """Returns the conditions in a column in order, the baseline first."""
     names = sorted({str(cell) for cell in cells})
-    has_baseline = baseline is None or baseline in names
-    if len(names) < 2 or not has_baseline:
+    unknown_baseline = baseline is not None and baseline not in names
+    if len(names) < 2 or unknown_baseline:
         expected = "two or more conditions"
         hint = ""
-        if baseline:
+        if baseline is not None:
             expected = f"the baseline {baseline} and others"
             hint = suggest(baseline, names)
         actual = short(", ".join(names)) or "none"

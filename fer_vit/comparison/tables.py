@@ -43,7 +43,7 @@ def observation_cells(study: Study) -> list[dict[str, Any]]:
             {
                 "path": path,
                 "condition": conditions[condition],
-                "person": study.people[person],
+                "person": study.person_names[person],
             }
         )
     return cells
@@ -67,7 +67,7 @@ def measure_table(study: Study) -> PageTable:
 
     rows = []
     for index, cells in enumerate(observation_cells(study)):
-        row = cells | {"faces": int(study.faces[index])}
+        row = cells | {"faces": int(study.face_counts[index])}
         for column, values in measures.items():
             row[column] = finite_or_none(values[index])
         rows.append(row)
@@ -137,7 +137,7 @@ def sync_table(study: Study, courses: Courses) -> PageTable:
                     {
                         "condition": condition,
                         "expression": label,
-                        "person": study.people[person],
+                        "person": study.person_names[person],
                         "correlation": finite_or_none(correlations[person, label_index]),
                     }
                 )

@@ -98,7 +98,7 @@ MUTATIONS = [
     Mutation(
         "size is checked before decoding",
         "fer_vit/face/image.py",
-        "    if math.prod(size) > most:",
+        "    if math.prod(size) > max_pixels:",
         "    if False:",
         "tests/face/test_image.py::test_each_format_has_the_limit_of_its_decoder",
     ),
@@ -465,8 +465,8 @@ MUTATIONS = [
     Mutation(
         "intervals have the stated coverage",
         "fer_vit/comparison/statistics.py",
-        "stats.ttest_1samp(present, 0).confidence_interval()",
-        "stats.ttest_1samp(present, 0).confidence_interval(0.9)",
+        "stats.ttest_1samp(values, 0).confidence_interval()",
+        "stats.ttest_1samp(values, 0).confidence_interval(0.9)",
         "-m slow tests/comparison/test_statistics.py::test_coverage_of_intervals",
     ),
     # Images

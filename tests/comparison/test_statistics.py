@@ -9,7 +9,7 @@ from scipy.linalg import block_diag, fractional_matrix_power
 from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.comparison.mixed_model import Cells, Variances, mixed_model, robust_tests
+from fer_vit.comparison.mixed_model import CellMeans, Variances, mixed_model, robust_tests
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
     AnyTest,
@@ -250,7 +250,7 @@ def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Gene
     first = np.unique(index, return_index=True)[1]
     mean = np.bincount(index, values) / count
     tests = robust_tests(
-        Cells(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
+        CellMeans(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
         Variances(covariance, scale),
     )
 

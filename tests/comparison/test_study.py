@@ -86,7 +86,7 @@ def test_photos_are_averaged_by_person_and_condition(
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
     for kind, column in zip(compared.kinds, ("p_happy", "named"), strict=True):
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
-        for condition, means in compared.cells(kind.values["happy"]).items():
+        for condition, means in compared.person_means(kind.values["happy"]).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     counts = ConditionCounts(persons=9, observations=18, faces=36, without_face=0)
     assert compared.counts()["film"] == counts
@@ -176,7 +176,7 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
         """
         return np.transpose(
             [
-                [row[0] for row in compared.cells(per_label).values()]
+                [row[0] for row in compared.person_means(per_label).values()]
                 for per_label in kinds[title].values()
             ]
         ).tolist()
@@ -187,7 +187,7 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     assert list(kinds["Transitions per minute"]) == ["calm to happy", "happy to calm"]
     # The frame without a face ends an episode, and is no transition.
     assert of_a("Transitions per minute") == [[0, 60], pytest.approx([60 / 2.75, 60 / 2.75])]
-    assert np.isnan(compared.cells(kinds["Seconds per episode"]["calm"])["rest"][1])
+    assert np.isnan(compared.person_means(kinds["Seconds per episode"]["calm"])["rest"][1])
 
 
 def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
         cells = [
             values[0]
             for kind in (seconds, rates)
-            for values in compared.cells(kind[label]).values()
+            for values in compared.person_means(kind[label]).values()
         ]
         assert cells == pytest.approx(expected)
 
@@ -253,7 +253,7 @@ def people(*letters: str) -> tuple[np.ndarray, np.ndarray]:
 def test_the_design_that_fits_most_persons(letters: list[str], paired: bool, left_out: int) -> None:
     design = choose_design(*people(*letters))
     assert design.paired == paired
-    assert design.left_out.sum() == left_out
+    assert design.excluded.sum() == left_out
     assert design.persons.sum() + left_out == len(letters)
 
 
@@ -272,7 +272,7 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
     compared = study(table, tmp_path)
     design = compared.design("film", "rest")
     assert not design.paired
-    assert compared.names(design.left_out) == ["s1"]
+    assert compared.names_of(design.excluded) == ["s1"]
     (test,) = [
         comparison.test
         for comparison in compare_kind(compared, compared.kinds[0]).tested
@@ -308,8 +308,8 @@ def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
     table.loc[13, "condition"] = "-"
     table.loc[14, "condition"] = "B"
     compared = study(table, tmp_path)
-    assert compared.people == ["p", "q", "r"]
-    assert compared.left_out == 4
+    assert compared.person_names == ["p", "q", "r"]
+    assert compared.unassigned_faces == 4
     assert [*compared.conditions] == ["B", "a", "b"]
     notes = "\n".join(compared.notes)
     for words in ("1 #N/A", "1 NA", "1 -", "3 of 24", "1 of 24", "`b`, 1 `B`"):
@@ -330,7 +330,7 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
         by_photo = table.groupby(["subject", "condition", "path"])[column].mean()
         expected = by_photo.groupby(["subject", "condition"]).mean().unstack()
         (values,) = kinds[title].values.values()
-        for condition, means in compared.cells(values).items():
+        for condition, means in compared.person_means(values).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     (comparison,) = compare_kind(compared, kinds["Movements"]).comparisons
     assert isinstance(comparison, Tested)
@@ -383,7 +383,7 @@ def test_angles_are_averaged_as_directions(
     difference = expected["film"] - expected["rest"]
     assert isinstance(comparison, Tested)
     assert comparison.test.difference.mean == pytest.approx(difference.mean(), abs=1e-4)
-    cells = compared.cells(kind.values["roll"])
+    cells = compared.person_means(kind.values["roll"])
     for condition, means in cells.items():
         away = means - turn - expected[condition].to_numpy()
         away = away[np.isfinite(away)]
@@ -400,12 +400,12 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
     faces = read_predictions(path, videos=True)
     compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.2))
-    assert compared.faces.tolist() == [6, 6]
+    assert compared.face_counts.tolist() == [6, 6]
     (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Valence")]
     assert kind.values["valence"] == pytest.approx([0.5, 0.5])
 
     whole = make_study(faces, "condition", "subject")
-    series = bin_values(whole.probabilities, whole.seconds, whole.observation, 0.5)
+    series = bin_values(whole.probabilities, whole.seconds, whole.observation_of_face, 0.5)
     expected = table["p_happy"].to_numpy()[:3].mean()
     assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
 
@@ -418,7 +418,7 @@ def test_clips_that_begin_late_are_named_where_times_matter(tmp_path: Path) -> N
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
     faces = read_predictions(path, videos=True)
     plain = make_study(faces, "condition", "subject")
-    assert [*plain.late.values()] == [1.4]
+    assert [*plain.late_clips.values()] == [1.4]
     assert not any("1.4 s" in line for line in methods({}, plain, compute_results(plain)))
     rested = make_study(faces, "condition", "subject", rest=Rest(0, 1.5))
     lines = methods({}, rested, compute_results(rested))
@@ -481,14 +481,13 @@ def test_a_sentence_has_size_and_interval_of_its_direction(second: str, directio
     compared = Study(
         conditions={"rest": is_rest, second: ~is_rest},
         pairs=[("rest", second)],
-        people=[*"abcdefgh"],
+        person_names=[*"abcdefgh"],
         person=person,
         paths=[f"{number}.png" for number in range(16)],
-        faces=np.ones(16, int),
+        face_counts=np.ones(16, int),
         kinds=[kind],
-        left_out=0,
         labels=["happy"],
-        observation=np.arange(16),
+        observation_of_face=np.arange(16),
         seconds=np.full(16, np.nan),
         probabilities=values[:, None],
     )
