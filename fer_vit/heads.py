@@ -93,10 +93,14 @@ SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
 """Ends of names that mirroring swaps, as programs for animation write them."""
 
 
-def negate_turns(names: Sequence[str]) -> Mirror:
-    """Yaw and roll change their sign."""
-    signs = [-1.0 if name in ("yaw", "roll") else 1.0 for name in names]
-    return Mirror([*range(len(names))], signs)
+def negate(*sideways: str) -> Callable[[Sequence[str]], Mirror]:
+    """Returns the mirror of a head whose outputs of these names change their sign."""
+
+    def mirror(names: Sequence[str]) -> Mirror:
+        signs = [-1.0 if name in sideways else 1.0 for name in names]
+        return Mirror([*range(len(names))], signs)
+
+    return mirror
 
 
 def keep(names: Sequence[str]) -> Mirror:
@@ -175,18 +179,18 @@ class Head:
             has a loss for each.
         low: Smallest value of a target.
         high: Largest value of a target.
+        mirror: What mirroring a face does to outputs, by their names: `keep` if it does nothing.
+        rotate: Values (M, K) of faces that were rotated, by their values before, the names and
+            degrees (M,): `stay` if they do not depend on it.
         outputs: The names of the outputs, each with its meaning; empty: any that the data has.
         meaning: Of the outputs, if they may have any name.
-        prefix: Of the columns of a manifest and of a table; columns of a head with a prefix may
-            have any name.
+        prefix: Of the columns of a manifest and of a table; a head whose outputs may have any name
+            needs one.
         unit: Of the values in words; empty: none.
         column_unit: Of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
         form: Format of a mean in a comparison.
         middle: Value of the raw output 0.
         step: Difference of values for a difference of 1 in the raw outputs.
-        mirror: What mirroring a face does to outputs, by their names.
-        rotate: Values (M, K) of faces that were rotated, by their values before, the names and
-            degrees (M,).
         period: Difference of values that mean the same; None: equal values alone do.
         weight: Of the loss beside the expression's.
         figures: Names of `measures.MEASURES` for its outputs.
@@ -198,6 +202,8 @@ class Head:
     scale: str
     low: float
     high: float
+    mirror: Callable[[Sequence[str]], Mirror]
+    rotate: Callable[[Array, Sequence[str], Array], Array]
     outputs: Mapping[str, str] = field(default_factory=dict)
     meaning: str = ""
     prefix: str = ""
@@ -206,8 +212,6 @@ class Head:
     form: str = ".3f"
     middle: float = 0.0
     step: float = 1.0
-    mirror: Callable[[Sequence[str]], Mirror] = keep
-    rotate: Callable[[Array, Sequence[str], Array], Array] = stay
     period: float | None = None
     weight: float = 1.0
     figures: tuple[str, ...] = ("r", "MAE")
@@ -228,10 +232,11 @@ HEADS: dict[str, Head] = {
         scale="intensity",
         low=0.0,
         high=1.0,
+        mirror=swap_sides,
+        rotate=stay,
         meaning="each facial movement, from 0 (none) to 1 (strong)",
         prefix="move_",
         column_unit="intensity",
-        mirror=swap_sides,
         weight=5.0,
         figures=("r", "MAE", "F1", "AUROC"),
     ),
@@ -242,6 +247,8 @@ HEADS: dict[str, Head] = {
         scale="number",
         low=-180.0,
         high=180.0,
+        mirror=negate("yaw", "roll"),
+        rotate=turn_roll,
         outputs={
             "yaw": "turn of the head, positive to the right of the picture (the person's left)",
             "pitch": "turn of the head, positive upwards",
@@ -250,8 +257,6 @@ HEADS: dict[str, Head] = {
         unit="degrees",
         form=".1f",
         step=20.0,
-        mirror=negate_turns,
-        rotate=turn_roll,
         period=FULL_TURN,
     ),
     "affect": Head(
@@ -261,6 +266,8 @@ HEADS: dict[str, Head] = {
         scale="signed",
         low=-1.0,
         high=1.0,
+        mirror=keep,
+        rotate=stay,
         outputs={
             "valence": "from unpleasant to pleasant",
             "arousal": "from calm to excited",
@@ -312,11 +319,10 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
     """Returns the outputs by head that columns hold, in the order of `HEADS` and of the columns."""
     outputs: dict[str, list[str]] = {}
     for name, head in HEADS.items():
+        of_head = [column for column in columns if column.startswith(head.prefix)]
+        names = [column.removeprefix(head.prefix) for column in of_head]
         if head.outputs:
-            names = [column for column in columns if column in head.outputs]
-        else:
-            of_head = [column for column in columns if column.startswith(head.prefix)]
-            names = [column.removeprefix(head.prefix) for column in of_head]
+            names = [output for output in names if output in head.outputs]
         if names:
             outputs[name] = names
     return outputs

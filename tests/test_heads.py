@@ -19,6 +19,7 @@ from fer_vit.heads import (
     one_sided,
     other_side,
     output_titles,
+    outputs_of,
     turn_roll,
 )
 from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
@@ -103,6 +104,22 @@ def test_a_model_has_raw_outputs_for_every_head(tokens: str) -> None:
     assert [*outputs] == ["expression", "movements", "pose"]
     assert torch.equal(outputs["expression"], net.logits(image, boxes))
     assert [tuple(values.shape) for values in outputs.values()] == [(3, 2), (3, 2), (3, 3)]
+
+
+def test_outputs_of_finds_the_output_of_each_column_of_a_head() -> None:
+    for name, head in HEADS.items():
+        for column in head.columns:
+            assert outputs_of([column]) == {name: [column.removeprefix(head.prefix)]}
+    assert outputs_of(["path", "expression"]) == {}
+
+
+def test_each_head_is_the_same_after_two_mirrors() -> None:
+    for head in HEADS.values():
+        names = [*head.outputs] or ["smile_left", "smile_right", "jaw"]
+        source, sign = head.mirror(names)
+        for index, partner in enumerate(source):
+            assert source[partner] == index
+            assert sign[partner] * sign[index] == 1
 
 
 def test_movement_loss_is_the_cross_entropy_of_known_targets() -> None:

@@ -17,7 +17,7 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
-from fer_vit.heads import HEADS, Head
+from fer_vit.heads import HEADS, Head, keep, stay
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
@@ -35,7 +35,10 @@ AGE = Head(
     scale="number",
     low=0.0,
     high=120.0,
+    mirror=keep,
+    rotate=stay,
     outputs={"years": "the age that the face seems to have"},
+    prefix="age_",
     unit="years",
     form=".1f",
     middle=35.0,
@@ -63,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
     reading = drawn.read(tmp_path / "faces", count=40, size=48)
     reading.outputs = {"age": ["years"]}
     for number, row in enumerate(reading.rows):
-        row.targets = {"years": 20.0 + number}
+        row.targets = {"age_years": 20.0 + number}
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     return tmp_path
 
@@ -79,13 +82,14 @@ def test_a_new_head_has_a_column_in_the_table_and_the_help(folder: Path) -> None
     photos = sorted(folder.glob("faces/val/**/*.png"))[:2]
     model = load(folder / "model", "cpu")
     faces = model.predict(photos, face="crop", detector="none", workers=0)
-    years = table_of(faces)["years"].to_pylist()
-    assert years == [face.years for face in faces] == [face.outputs["years"] for face in faces]
+    years = table_of(faces)["age_years"].to_pylist()
+    assert years == [face.age_years for face in faces]
+    assert years == [face.outputs["age_years"] for face in faces]
 
     words = [*CROPS, "--workers=0", f"--checkpoint={folder / 'model'}", "--outputs=age"]
     run("predict", *photos, *words, f"--output={folder / 'p.csv'}")
     written = pd.read_csv(folder / "p.csv")
-    np.testing.assert_allclose(written["years"], years, atol=1e-4)
+    np.testing.assert_allclose(written["age_years"], years, atol=1e-4)
     assert "label" not in written
     assert AGE.outputs["years"] in describe_fields(all_face_fields())
 
@@ -112,7 +116,7 @@ def test_compare_compares_a_new_head(tmp_path: Path) -> None:
             name = f"{person}{condition}.png"
             years = 30 + rng.normal() + 10 * (condition == "film")
             rows.append((name, person, condition, 0, "happy", 0.75, 0.75, 0.25, years))
-    names = "path subject condition face label confidence p_happy p_calm years"
+    names = "path subject condition face label confidence p_happy p_calm age_years"
     pd.DataFrame(rows, columns=names.split()).to_csv(tmp_path / "p.csv", index=False)
     words = ["--by=condition", "--person=subject", "--baseline=rest"]
     run("compare", tmp_path / "p.csv", *words, f"--output={tmp_path / 'c'}")
@@ -129,7 +133,7 @@ def test_the_rest_schema_has_a_new_head() -> None:
     assert Options(outputs=["age"]).outputs == ["age"]
     with pytest.raises(ValidationError):
         Options(outputs=["ages"])
-    assert "years" in json.dumps(table_answer(json_types()))
+    assert "age_years" in json.dumps(table_answer(json_types()))
 
 
 def test_the_report_has_a_chart_of_a_new_head(folder: Path) -> None:
@@ -144,7 +148,8 @@ def test_the_report_has_a_chart_of_a_new_head(folder: Path) -> None:
     (face,) = data["faces"]
     chart = face["charts"]["age"]
     (years,) = chart["values"]
-    expected = model.predict([photo], face="crop", detector="none", workers=0)[0].outputs["years"]
+    (result,) = model.predict([photo], face="crop", detector="none", workers=0)
+    expected = result.outputs["age_years"]
     assert years == pytest.approx(expected, abs=0.01)
     (bias,) = data["fixed"]["age"]["bias"]
     terms = bias + sum(chart["face"]) + sum(chart["regions"][0])
