@@ -61,8 +61,8 @@ def compare(
         grid: Seconds of a bin. Also write grid.csv, the mean probabilities of each clip in bins,
             and grid_means.csv, their means over persons. A bin without a face stays empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
-        uncertain: Also use uncertain faces (for yunet, a score below 0.8) of photos that have a
-            certain face.
+        uncertain: Also use faces of which the detector is uncertain, in photos that have a certain
+            face.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """

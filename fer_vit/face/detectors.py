@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -84,8 +85,18 @@ class Detector(ABC):
     searches: bool = True
 
     @abstractmethod
+    def detect(self, image: Image) -> list[Detection]:
+        """Returns all faces in an image (H, W, 3), RGB uint8, best score first.
+
+        It may leave out faces below `min_score`, which `find` does not return.
+        """
+
     def find(self, image: Image) -> list[Detection]:
-        """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
+        """Returns the faces in an image (H, W, 3), RGB uint8, best score first.
+
+        Faces below `min_score` are left out; a face without a score (NaN) is not below it.
+        """
+        return [face for face in self.detect(image) if not face.score < self.min_score]
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
         """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network.
@@ -103,7 +114,9 @@ class Detector(ABC):
 
         Raises FerVitError when a file is missing.
         """
-        return self
+        loaded = copy(self)
+        loaded.min_score = min_score
+        return loaded
 
 
 class YuNet(Detector):
@@ -128,7 +141,7 @@ class YuNet(Detector):
         """
         return confirm_faces(image, faces, self.sure_score)
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
         return join_sizes(*self.search(image), longest=max(image.shape[:2]))
 
@@ -162,7 +175,7 @@ class LandmarksOnly(Detector):
     meaning = "treats each image as one face and finds its landmarks"
     searches = False
 
-    def find(self, image: Image) -> list[Detection]:  # noqa: D102
+    def detect(self, image: Image) -> list[Detection]:  # noqa: D102
         return [full_image_face(grey_copy(image))]
 
     def find_in_crop(self, image: Image) -> Detection:  # noqa: D102
@@ -175,7 +188,7 @@ class NoDetector(Detector):
     meaning = "finds nothing, so images must be framed like the training crops"
     searches = False
 
-    def find(self, image: Image) -> list[Detection]:  # noqa: D102
+    def detect(self, image: Image) -> list[Detection]:  # noqa: D102
         return []
 
     def find_in_crop(self, image: Image) -> None:  # noqa: D102
@@ -185,15 +198,11 @@ class NoDetector(Detector):
 class CustomDetector(Detector):
     """A detector of a Python user, whose scale of scores is unknown: no face is uncertain."""
 
-    def __init__(self, detector: FindsFaces, min_score: float = 0.0) -> None:
+    def __init__(self, detector: FindsFaces) -> None:
         self.detector = detector
-        self.min_score = min_score
 
-    def load(self, min_score: float) -> "CustomDetector":  # noqa: D102
-        return CustomDetector(self.detector, min_score)
-
-    def find(self, image: Image) -> list[Detection]:  # noqa: D102
-        return [face for face in self.detector.find(image) if face.score >= self.min_score]
+    def detect(self, image: Image) -> list[Detection]:  # noqa: D102
+        return self.detector.find(image)
 
 
 DETECTORS: dict[DetectorName, Detector] = {
@@ -208,6 +217,23 @@ cannot be made of a dictionary.
 """
 DETECTORS_HELP = describe_entries({name: entry.meaning for name, entry in DETECTORS.items()})
 """The detectors with their meanings, for the help."""
+
+
+def describe_scores() -> str:
+    """Returns the default scores of the detectors that leave out faces by default."""
+    descriptions = []
+    for name, detector in DETECTORS.items():
+        if detector.min_score > 0:
+            details = f"{detector.crop_score:g} in crops of a face"
+            if detector.sure_score is not None:
+                warning = 'a face has the warning "uncertain face"'
+                details += f"; below {detector.sure_score:g}, {warning}"
+            descriptions.append(f"{detector.min_score:g} for {name} ({details})")
+    return ", ".join(descriptions)
+
+
+SCORES_HELP = describe_scores()
+"""The default scores of the detectors, for the help."""
 
 
 def find_detector(detector: ChosenDetector) -> Detector:

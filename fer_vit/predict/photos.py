@@ -17,6 +17,7 @@ from fer_vit.face.crop import warp
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
     DETECTORS_HELP,
+    SCORES_HELP,
     ChosenDetector,
     find_detector,
 )
@@ -46,7 +47,7 @@ VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
 """Options of `PhotoOptions` that photos do not use."""
 
 
-@fill_docstring(DETECTORS=DETECTORS_HELP)
+@fill_docstring(DETECTORS=DETECTORS_HELP, SCORES=SCORES_HELP)
 @dataclass(frozen=True)
 class PhotoOptions:
     """How photos and videos are read.
@@ -64,8 +65,7 @@ class PhotoOptions:
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds; 0: no average.
         min_score: Faces in photos and videos with a lower score of the detector are left out.
-            Default: 0.7 for yunet; below 0.8, its faces have the warning "uncertain face". Crops
-            of one face are searched down to 0.3.
+            Default: {SCORES}.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.

@@ -258,7 +258,8 @@ class Recognizer(nn.Module):
             detector: A name, or an object with the method `find`; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
             workers: Processes that read photos. None: one per core.
-            min_score: Faces with a lower score of the detector are left out. None: 0.7 for yunet.
+            min_score: Faces with a lower score of the detector are left out. None: see
+                `PhotoOptions`.
             every: Use every n-th frame of a video.
             fps: Use at most this many frames per second of a video.
             start: Begin this many seconds after the first frame of a video.

@@ -117,7 +117,7 @@ def test_visualize_shows_or_counts_each(
 class KillAt66(Detector):
     """Kills its process at the photo of 66 pixels, as the kernel does when memory ends."""
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         if image.shape[1] == 66:
             os.kill(os.getpid(), signal.SIGKILL)
         return [Detection(np.array([0.0, 0, 50, 50]), 50 * np.array(TEMPLATE), 0.9)]

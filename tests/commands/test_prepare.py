@@ -29,7 +29,7 @@ POINTS = np.asarray(TEMPLATE)
 class BrightFaces(Detector):
     """Finds one face, filling the image, where the image is bright."""
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         height, width = image.shape[:2]
         face = Detection(np.array([0.0, 0.0, width, height]), POINTS * (width, height), 0.75)
         return [face] if image.mean() > 100 else []

@@ -103,7 +103,7 @@ class Fixed(Detector):
         self.answers = list(answers)
         self.shapes = list[tuple[int, ...]]()
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         self.shapes.append(image.shape)
         full = np.tile(image.shape[1::-1], 2)
         return [
@@ -184,6 +184,8 @@ def test_every_name_of_an_option_is_a_detector_that_finds_the_face_of_a_crop(
         assert len(faces) == 1
         assert np.isfinite(faces.landmarks).all() == (name != "none")
         assert bool(detector.find(astronaut)) == (name != "none")
+        strict = entry.load(0.99)
+        assert not any(face.score < 0.99 for face in strict.find(astronaut))
     assert [name for name, entry in DETECTORS.items() if not entry.searches] == [
         "landmarks",
         "none",

@@ -211,7 +211,7 @@ class Blobs(Detector):
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         self.seen.append(image.shape[:2])
         mask = (image[..., 0] > 128).astype(np.uint8)
         _, _, boxes, _ = cv2.connectedComponentsWithStats(mask)

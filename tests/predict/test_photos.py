@@ -33,7 +33,7 @@ class Searching(Detector):
     def __init__(self, function: Callable[[Image], list[Detection]]) -> None:
         self.function = function
 
-    def find(self, image: Image) -> list[Detection]:
+    def detect(self, image: Image) -> list[Detection]:
         return self.function(image)
 
 
