@@ -20,6 +20,7 @@ from onnxruntime import InferenceSession
 from benchmarks.machine import in_turns, machine, ratios, run_main, spread
 from fer_vit.commands.export import export
 from fer_vit.data.dataset import Batch
+from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.predict.recognizer import load
 
@@ -60,7 +61,7 @@ def main(manifest: Path, rounds: int = 7) -> None:
             "ONNX, float32": exported(Path(folder, "float32.onnx"), None),
             "ONNX, 8 bits": exported(Path(folder, "int8.onnx"), manifest),
         }
-        batches, target = labelled_batches(model, manifest)
+        batches, target = labelled_batches(model, Manifest.read(manifest, ["val"]))
         parts = list(batches)
         right = {
             name: (

@@ -155,7 +155,7 @@ class Uploads(NamedTuple):
 
 def open_uploads(names: Sequence[str], end: float) -> Uploads:
     """Returns the uploads of these names; clips are read up to `end`, in seconds."""
-    paths = [Path(name) for name in named_by_content(names)]
+    paths = name_by_content(names)
     photos = [path for path in paths if not is_video(path)]
     videos = [path for path in paths if is_video(path)]
     refused = refuse_photos(photos) | refuse_clips(videos, end)
@@ -163,26 +163,22 @@ def open_uploads(names: Sequence[str], end: float) -> Uploads:
     return Uploads(paths, clips, refused)
 
 
-def named_by_content(names: Sequence[str]) -> list[str]:
-    """Returns the names of uploads.
-
-    Files without the suffix of a photo or clip get the one of their content.
+def name_by_content(names: Sequence[str]) -> list[Path]:
+    """Renames uploads without the suffix of a photo or clip by their content; returns all files.
 
     Browsers call what a page has made `blob`. Files that are neither photo nor clip keep their
     name: the reason becomes the status of their row.
     """
-    named: list[str] = []
+    paths: list[Path] = []
     for name in names:
-        if Path(name).suffix.lower() in MEDIA_SUFFIXES:
-            named.append(name)
-            continue
-        suffix = suffix_by_content(Path(name))
-        if suffix is None:
-            named.append(name)
-            continue
-        named.append(safe_name(name + suffix, [*names, *named]))
-        Path(name).rename(named[-1])
-    return named
+        path = Path(name)
+        if path.suffix.lower() not in MEDIA_SUFFIXES:
+            suffix = suffix_by_content(path)
+            if suffix is not None:
+                taken = [*names, *(earlier.name for earlier in paths)]
+                path = path.rename(safe_name(name + suffix, taken))
+        paths.append(path)
+    return paths
 
 
 def suffix_by_content(path: Path) -> str | None:

@@ -112,7 +112,8 @@ def export(
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
     if quantize is not None:
-        options = replace(options, batches=calibration_batches(model, quantize))
+        rows = Manifest.read(quantize, ["train"])
+        options = replace(options, batches=calibration_batches(model, rows))
 
     if calibrate is not None:
         rows = Manifest.read(calibrate, ["train", "val"])

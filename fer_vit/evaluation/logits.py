@@ -35,15 +35,16 @@ def evaluate_logits(
 ) -> tuple[Tensor, Tensor]:
     """Returns the logits of labelled faces, before the temperature, and their targets (N, C).
 
-    Arguments and errors as for `labelled_batches`.
+    Arguments and errors as for `labelled_batches`; `manifest` may also be the path of one.
     """
-    batches, targets = labelled_batches(model, manifest, split, mirrored)
+    rows = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, [split])
+    batches, targets = labelled_batches(model, rows, split, mirrored)
     return predict_logits(model, batches), targets
 
 
 def labelled_batches(
     model: Recognizer,
-    manifest: str | Path | Manifest,
+    manifest: Manifest,
     split: Split = "val",
     mirrored: bool = False,
     max_faces: int | None = None,
@@ -51,15 +52,12 @@ def labelled_batches(
     """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
 
     Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
-    most this many, evenly spaced. `manifest` may be read already.
+    most this many, evenly spaced.
 
     Raises:
-        FerVitError: The manifest does not exist or has other labels, or no row has one.
+        FerVitError: The manifest has other labels, or no row has one.
     """
-    whole = manifest
-    if not isinstance(whole, Manifest):
-        whole = Manifest.read(whole, [split])
-    rows = labelled_rows(whole, split)
+    rows = labelled_rows(manifest, split)
     rows.check_labels(model.labels)
     targets = rows.targets()
     if targets is None or not len(rows):

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fer_vit.data.dataset import Batch
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.face import landmarks, yunet
@@ -59,11 +60,11 @@ class ExportOptions:
     batches: Iterator[Batch] | None = None
 
 
-def calibration_batches(model: Recognizer, manifest: Path) -> Iterator[Batch]:
+def calibration_batches(model: Recognizer, manifest: Manifest) -> Iterator[Batch]:
     """Returns the training faces that calibrate the 8-bit scales of a model.
 
     Raises:
-        FerVitError: The manifest cannot be read, or has other labels.
+        FerVitError: The manifest has other labels, or no training face has one.
     """
     batches, _ = labelled_batches(model, manifest, "train", max_faces=CALIBRATION_FACES)
     return batches

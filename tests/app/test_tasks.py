@@ -31,7 +31,7 @@ from fer_vit.app.tasks import (
     heads_of_models,
     json_types,
     load_cached,
-    named_by_content,
+    name_by_content,
     refuse_photos,
     run_task,
 )
@@ -242,8 +242,10 @@ def test_files_without_suffix_are_named_by_their_content(
     for name in ("blob", "notes.txt"):
         Image.fromarray(astronaut()).save(uploads / name, format)
     (uploads / f"blob{suffix}").write_bytes(b"another")
-    names = named_by_content(["blob", f"blob{suffix}", "notes.txt"])
-    assert names == [f"blob (1){suffix}", f"blob{suffix}", f"notes.txt{suffix}"]
+    paths = name_by_content(["blob", f"blob{suffix}", "notes.txt"])
+    names = [f"blob (1){suffix}", f"blob{suffix}", f"notes.txt{suffix}"]
+    assert paths == [Path(name) for name in names]
+    assert all(path.is_file() for path in paths)
 
 
 def test_a_photo_without_suffix_is_read(uploads: Path) -> None:

@@ -256,7 +256,7 @@ def test_calibration_gives_sets(
     )
     assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
     assert f"for 90%, {model.net.settings.thresholds['95'][0]:.3f} for 95%." in printed
-    batches, targets = labelled_batches(model, drawn / "faces.parquet")
+    batches, targets = labelled_batches(model, Manifest.read(drawn / "faces.parquet"))
     read = [model.read(batch).probabilities for batch in batches]
     shares = torch.from_numpy(np.concatenate(read)).float()
     of_truth = shares[torch.arange(len(shares)), targets.argmax(1)]
@@ -488,7 +488,7 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     main(["export", str(tmp_path / "whole.onnx"), *words[:2]])
     assert (tmp_path / "small.onnx").stat().st_size < (tmp_path / "whole.onnx").stat().st_size
     model = load(checkpoint, "cpu")
-    part = next(labelled_batches(model, drawn / "faces.parquet", "train")[0])
+    part = next(labelled_batches(model, Manifest.read(drawn / "faces.parquet"), "train")[0])
     small, whole = (
         run_onnx(tmp_path / f"{name}.onnx", (part.image, part.boxes, part.valid))
         for name in ("small", "whole")
