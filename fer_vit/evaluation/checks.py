@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.errors import FerVitError, TableError, printable, short
+from fer_vit.errors import FerVitError, TableError, short
 from fer_vit.evaluation.evaluated import Columns
 from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
@@ -74,7 +74,7 @@ def _check_labels(table: PredictedTable) -> None:
             row = table.name_first(cells == label)
             raise TableError(
                 f"{row}: expected one of {short(', '.join(table.labels))} in `{name}`, but got "
-                f"`{printable(short(label))}`. Keep the labels of `predict`, and give your column "
+                f"`{short(label)}`. Keep the labels of `predict`, and give your column "
                 "another name."
             )
 
@@ -171,7 +171,7 @@ def order_rows(table: PredictedTable) -> IntArray:
             twice = (int(tracked[first]), int(tracked[second]))
     if twice:
         first, second = twice
-        name = printable(short(paths[first]))
+        name = short(paths[first])
         if not np.isnan(moment[first]):
             name += f", {time} {moment[first]:g}"
         raise TableError(
@@ -238,6 +238,6 @@ def check_times(table: PredictedTable, order: IntArray) -> None:
         if paths[row] not in moving:
             raise FerVitError(
                 f"{table.source.row_name(row)}: expected `seconds` that rise with `frame`, but all "
-                f"of {printable(short(paths[row]))} are {numbers['seconds'][row]:g}. Restore them "
+                f"of {short(paths[row])} are {numbers['seconds'][row]:g}. Restore them "
                 "as `predict` wrote them."
             )

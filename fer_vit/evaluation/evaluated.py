@@ -228,6 +228,15 @@ def predict_manifest(
     """
     labels, targets = match_labels(model, rows, split, merge)
 
+    # what the manifest has
+    paths = as_objects(rows.image_names())
+    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
+    targets_of_heads = rows.target_values()
+    # a face that was taken whole has landmarks, but a score of 0
+    has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
+    has_score = np.array(rows.column("score"), float) != 0
+
+    # what the model reads
     dataset = FaceDataset(rows, model.crop_spec)
     batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
     read = [model.read(batch) for batch in batches]
@@ -235,15 +244,12 @@ def predict_manifest(
     if merge is not None:
         _, matrix = merge_names(model.labels, merge)
         probabilities = merge_probabilities(probabilities, matrix)
-    values = np.concatenate([part.outputs for part in read])  # (N, K)
-    by_column = dict(zip(model.outputs, values.T, strict=True))
-
-    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
     if has_ambiguous(model, merge):
         ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
         columns["ambiguous"] = as_objects(ambiguous.tolist())
+    values = np.concatenate([part.outputs for part in read])  # (N, K)
+    by_column = dict(zip(model.outputs, values.T, strict=True))
 
-    targets_of_heads = rows.target_values()
     lacking = [name for name in targets_of_heads if name not in by_column]
     notes = []
     if lacking:
@@ -252,13 +258,9 @@ def predict_manifest(
             f"{rows.path}: targets without outputs of {model.name} are not measured: "
             f"{', '.join(heads)}."
         )
-
-    # a face that was taken whole has landmarks, but a score of 0
-    has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
-    has_score = np.array(rows.column("score"), float) != 0
     return EvaluatedFaces(
         labels=labels,
-        paths=as_objects(rows.image_names()),
+        paths=paths,
         probabilities=probabilities,
         detected=has_landmarks & has_score,
         targets=targets,

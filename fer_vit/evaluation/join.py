@@ -110,7 +110,7 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
         taken = name in known and not is_missing(known[name]).all()
         if taken or is_owned(name, labels):
             raise FerVitError(
-                f"{path} has the column `{printable(short(name))}`, which the predictions have as "
+                f"{path} has the column `{short(name)}`, which the predictions have as "
                 "well. Rename it."
             )
 
@@ -230,7 +230,7 @@ def _check_names(column: str, names: Collection[str]) -> None:
         if len(name) > MAX_NAME_LENGTH:
             raise FerVitError(
                 f"Expected names of at most {MAX_NAME_LENGTH} characters in `{column}`, but got "
-                f"{len(name):,}: {printable(short(name))}. Is it the right column?"
+                f"{len(name):,}: {short(name)}. Is it the right column?"
             )
         shortened = (
             f"Expected names in `{column}`, but got {name}, a number that a spreadsheet or R "

@@ -147,7 +147,7 @@ def find_columns(table: Table) -> list[Column]:
             columns.append(column)
     if not columns:
         examples = "AU12, move_mouthSmileLeft, yaw, valence"
-        actual = short(", ".join(map(printable, table.names)))
+        actual = short(", ".join(table.names))
         raise TableError(
             f"Expected columns of targets in {table.path}, such as {examples}, but got {actual}."
         )
@@ -155,7 +155,7 @@ def find_columns(table: Table) -> list[Column]:
     for column in columns:
         target = column.target.casefold()
         if target in by_target:
-            names = f"`{printable(by_target[target].name)}` and `{printable(column.name)}`"
+            names = f"`{by_target[target].name}` and `{column.name}`"
             raise TableError(
                 f"{table.path}, row of the names: the columns {names} are both {column.target}. "
                 "Remove one."

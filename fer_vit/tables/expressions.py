@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fer_vit.errors import TableError, printable, short
+from fer_vit.errors import TableError, short
 from fer_vit.fields import PROBABILITY, SMOOTHED, SMOOTHED_LABEL
+from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers
 from fer_vit.tables.read import Table
@@ -26,7 +27,7 @@ def find_labels(table: Table) -> list[str]:
             candidates.append(name.removeprefix(PROBABILITY))
     labels = _choose_labels(table, candidates)
     if len(labels) < 2:
-        actual = short(", ".join(map(printable, table.names)))
+        actual = short(", ".join(table.names))
         raise TableError(
             "Expected a table of `fer-vit predict` with path, confidence and, for each expression, "
             f"p_NAME, but {table.path} has {actual}."
@@ -45,11 +46,13 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
         return candidates
 
     mark = table.decimal_mark([PROBABILITY + label for label in sure])
-    spread_of_all = _spread(table, candidates, mark)
-    spread_of_sure = _spread(table, sure, mark)
+    confidence = _read_numbers(table, "confidence", mark)
+    shares = {label: _read_numbers(table, PROBABILITY + label, mark) for label in candidates}
+    spread_of_all = _spread([shares[label] for label in candidates], confidence)
+    spread_of_sure = _spread([shares[label] for label in sure], confidence)
     if spread_of_all > EXACT_SUM and spread_of_sure <= SUM_TOLERANCE:
         return sure
-    return [label for label in candidates if label in sure or _occurs(table, label, mark)]
+    return [label for label in candidates if label in sure or _occurs(shares[label])]
 
 
 def _labels_in(table: Table, candidates: Sequence[str]) -> set[str]:
@@ -62,24 +65,28 @@ def _labels_in(table: Table, candidates: Sequence[str]) -> set[str]:
     return labels
 
 
-def _occurs(table: Table, label: str, mark: str) -> bool:
-    """Returns whether a probability is above zero in any row."""
+def _read_numbers(table: Table, name: str, mark: str) -> Array | None:
+    """Returns a column of numbers (N,), NaN where missing; None if a cell is no number."""
     try:
-        return bool((read_numbers(table[PROBABILITY + label], mark) > 0).any())
+        return read_numbers(table[name], mark)
     except BadCellError:
-        return True
+        return None
 
 
-def _spread(table: Table, labels: Sequence[str], mark: str) -> float:
-    """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid."""
-    if not labels:
+def _occurs(shares: Array | None) -> bool:
+    """Returns whether a probability (N,) is above zero in any row, or has a cell to correct."""
+    return shares is None or bool((shares > 0).any())
+
+
+def _spread(columns: Sequence[Array | None], confidence: Array | None) -> float:
+    """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid.
+
+    `columns` are (N,) each; rows without `confidence` (N,) have no face.
+    """
+    numbers = [column for column in columns if column is not None]
+    if not columns or len(numbers) < len(columns) or confidence is None:
         return np.inf
-    try:
-        columns = [read_numbers(table[PROBABILITY + label], mark) for label in labels]
-        confidence = read_numbers(table["confidence"], mark)
-    except BadCellError:
-        return np.inf
-    probabilities = np.column_stack(columns)[~np.isnan(confidence)]
+    probabilities = np.column_stack(numbers)[~np.isnan(confidence)]
     if not len(probabilities):
         return 0.0
     if not (probabilities >= 0).all():

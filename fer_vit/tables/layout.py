@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fer_vit.errors import TableError, printable, short
+from fer_vit.errors import TableError, short
 from fer_vit.tables.cells import SPACES
 
 PATH = "path"  # the column that every table has
@@ -25,9 +25,7 @@ def trim_names(path: Path, cells: pa.Table) -> pa.Table:
     first: dict[str, int] = {}  # the first column of each name
     for index, name in enumerate(names):
         if name in first:
-            raise TableError(
-                f"{path} has several columns `{printable(short(name))}`. Rename or remove one."
-            )
+            raise TableError(f"{path} has several columns `{short(name)}`. Rename or remove one.")
         if name:
             first[name] = index
     named = cells.select(list(first.values())).rename_columns(list(first))

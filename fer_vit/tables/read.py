@@ -62,7 +62,7 @@ class Table:
                 hint = f" Rename `{name}`."
                 break
         columns = "columns" if len(names) > 1 else "column"
-        actual = short(known_names(missing[0], map(printable, self.names))) or "no column"
+        actual = short(known_names(missing[0], self.names)) or "no column"
         raise TableError(
             f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {actual}.{hint}"
         )
@@ -140,7 +140,7 @@ def readable(path: Path) -> Iterator[None]:
     ) as error:
         reason = getattr(error, "strerror", None) or short(" ".join(str(error).split()))
         raise TableError(
-            f"Expected a table in {path}, but it cannot be read ({printable(reason)})."
+            f"Expected a table in {path}, but it cannot be read ({reason})."
         ) from error
 
 
