@@ -221,12 +221,20 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
     return f"anyone who reaches {address} can use it: no password, no encryption"
 
 
-class PatientProtocol(H11Protocol):
-    """A connection that is closed after `PICTURE_PATIENCE` seconds without progress.
+class Progress(NamedTuple):
+    """How far a connection is."""
 
-    No request is complete, or nothing is read. uvicorn itself waits forever for the rest of a
-    request's head, for a body that is not read, and for slow readers. It has no public setting for
-    that, so its minor version is pinned.
+    request: object | None  # the present or last one
+    reads: int  # how often the client has read what waited for it
+    unsent_bytes: int
+
+
+class PatientProtocol(H11Protocol):
+    """A connection that is closed after `CLIENT_PATIENCE` seconds without progress.
+
+    The client completes no request, or reads nothing. uvicorn itself waits forever for the rest of
+    a request's head, for a body that is not read, and for slow readers. It has no public setting
+    for that, so its minor version is pinned.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -240,13 +248,18 @@ class PatientProtocol(H11Protocol):
         super().resume_writing()
         self._reads += 1
 
-    def _check(self, before: object) -> None:
-        now = self.cycle, self._reads, self.transport.get_write_buffer_size()
-        stuck = not self.cycle or self.cycle.response_complete or self.flow.write_paused
-        if stuck and now == before:
+    def _check(self, previous: "Progress | None") -> None:
+        """Closes the connection if nothing has changed since the `previous` check.
+
+        While a response is computed, the client has nothing to do. The checks end with the
+        connection, when all bytes are sent.
+        """
+        progress = Progress(self.cycle, self._reads, self.transport.get_write_buffer_size())
+        waits = not self.cycle or self.cycle.response_complete or self.flow.write_paused
+        if waits and progress == previous:
             self.transport.abort()
-        elif not self.transport.is_closing() or now[2]:
-            self.loop.call_later(guard.CLIENT_PATIENCE, self._check, now)
+        elif progress.unsent_bytes or not self.transport.is_closing():
+            self.loop.call_later(guard.CLIENT_PATIENCE, self._check, progress)
 
 
 @contextmanager
@@ -255,14 +268,14 @@ def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with 503 while there are too many connections."""
+        # `server`, below, is there before the first request
         if scope["type"] == "http" and len(server.server_state.connections) > MAX_CONNECTIONS:
             detail = "Too many clients are connected. Try again in a minute."
-            app_now: ASGIApp = JSONResponse(
-                {"detail": detail}, 503, {"Connection": "close", **RETRY_LATER}
-            )
+            headers = {"Connection": "close", **RETRY_LATER}
+            refuse = JSONResponse({"detail": detail}, 503, headers)
+            await refuse(scope, receive, send)
         else:
-            app_now = app
-        await app_now(scope, receive, send)
+            await app(scope, receive, send)
 
     config = uvicorn.Config(
         limited,

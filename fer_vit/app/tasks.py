@@ -45,9 +45,9 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
-from fer_vit.visualization.parts import Known
+from fer_vit.visualization.parts import DecodedPhoto, Predictions
 from fer_vit.visualization.people import Watched
-from fer_vit.visualization.writer import write_report
+from fer_vit.visualization.writer import ReportOptions, write_report
 from fer_vit.wording import counted, format_counts
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
@@ -257,8 +257,8 @@ def make_report(
     decoded = draw_photos(faces_by_photo, files)
     if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
-        known = Known(decoded, findings.people)
-        write_explanations(model, uploads.paths, options, known, photo_faces, send)
+        predictions = Predictions(decoded, findings.people)
+        write_explanations(model, uploads.paths, options, predictions, photo_faces, send)
     for _ in decoded:  # draws the photos; a report has read them all
         pass
     drawn = [{"name": name, "file": file} for name, file in files.items()]
@@ -269,7 +269,7 @@ def write_explanations(
     model: Recognizer,
     paths: Sequence[Path],
     options: PhotoOptions,
-    known: Known,
+    predictions: Predictions,
     photo_faces: int,
     send: Callable[[Event], None],
 ) -> None:
@@ -287,11 +287,13 @@ def write_explanations(
         folder=report,
         model=model,
         sources=paths,
-        options=options,
-        explaining=ExplainOptions(memory=EXPLAIN_MEMORY),
-        most=MAX_FACES,
+        options=ReportOptions(
+            photos=options,
+            explain=ExplainOptions(memory=EXPLAIN_MEMORY),
+            max_faces=MAX_FACES,
+        ),
+        predictions=predictions,
         on_face=send_progress,
-        known=known,
     )
     if faces:
         shutil.make_archive(str(report), "zip", report)
@@ -447,21 +449,19 @@ def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
     return {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
 
 
-def draw_photos(
-    photos: Mapping[str, Faces], files: Mapping[str, str]
-) -> Iterator[tuple[Faces, Image | None]]:
+def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterator[DecodedPhoto]:
     """Yields photos, by path, with their faces and their image, which is decoded only here.
 
-    None without a face. On the way, draws the faces into `files`, as large as the page shows them.
+    On the way, draws the faces into `files`, as large as the page shows them.
     """
     Path("../photos").mkdir()
     for name, faces in photos.items():
         if name not in files:
-            yield faces, None
+            yield DecodedPhoto(faces, image=None)
             continue
         image = read_image(Path(name))
         Pil.fromarray(draw_photo(image, faces)).save(f"../{files[name]}", quality=88)
-        yield faces, image
+        yield DecodedPhoto(faces, image)
 
 
 def draw_photo(image: Image, faces: Faces) -> Image:

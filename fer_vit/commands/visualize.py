@@ -16,7 +16,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
 from fer_vit.visualization.figures import FigureKind, FigureOptions
-from fer_vit.visualization.writer import REPORT_FILES, write_report
+from fer_vit.visualization.writer import REPORT_FILES, ReportOptions, write_report
 from fer_vit.wording import counted, fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
@@ -87,28 +87,24 @@ def visualize(
     find_method(method, METHODS)
     if faces and figures is None:
         raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
-    explaining = ExplainOptions(method, labels, targets)
-    options = PhotoOptions(**reading)
+    options = ReportOptions(
+        photos=PhotoOptions(**reading),
+        explain=ExplainOptions(method, labels, targets),
+        figures=FigureOptions(figures, faces),
+    )
     check_report(output, images, overwrite)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
     sources = inputs.files
 
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
     with atomic_write(output, overwrite=overwrite) as folder:
-        number = write_report(
-            folder=folder,
-            model=recognizer,
-            sources=sources,
-            options=options,
-            explaining=explaining,
-            figures=FigureOptions(figures, faces),
-        )
+        num_faces = write_report(folder, recognizer, sources, options)
 
     kinds = Counter("video" if is_video(source) else "photo" for source in sources)
     shown = " and ".join(counted(files, kind) for kind, files in kinds.items())
-    for note in [*inputs.notes, *options.unused(sources)]:
+    for note in [*inputs.notes, *options.photos.unused(sources)]:
         LOGGER.warning(note)
-    LOGGER.info(f"{counted(number, 'face')} in {shown}: open {output / 'index.html'}")
+    LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 
 

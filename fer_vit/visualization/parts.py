@@ -10,10 +10,10 @@ from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
-from fer_vit.visualization.people import Shown, Video, Watched, pictures
+from fer_vit.visualization.people import Shown, Video, Watched, read_faces_to_show
 from fer_vit.wording import counted
 
-GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
+GROUP_PHOTOS = 32  # photos whose faces are explained together, at max_faces
 GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
 
 
@@ -27,10 +27,17 @@ class Part(NamedTuple):
     left_out: Mapping[str, str]  # the faces of photos that are not explained, by path
 
 
-class Known(NamedTuple):
+class DecodedPhoto(NamedTuple):
+    """The classified faces of a photo, and its image (H, W, 3); None if it has no face."""
+
+    faces: Faces
+    image: Image | None
+
+
+class Predictions(NamedTuple):
     """What a prediction has found in the sources of a report."""
 
-    photos: Iterable[tuple[Faces, Image | None]]  # each with its image; None if it has no face
+    photos: Iterable[DecodedPhoto]
     watched: Watched  # the videos
 
 
@@ -39,27 +46,27 @@ def read_parts(
     photos: Sequence[Path],
     videos: Mapping[str, Video],
     options: PhotoOptions,
-    most: int,
-    known: Known | None,
+    max_faces: int,
+    predictions: Predictions | None,
 ) -> Iterator[Part]:
-    """Yields the first `most` faces of photos, and the faces to show of videos, part by part.
+    """Yields the first `max_faces` faces of photos, and the faces to show of videos, part by part.
 
-    With `known`, photos are not searched again.
+    With `predictions`, photos are not searched again.
     """
-    if known is None:
-        yield from _photo_parts(model, photos, options, most)
+    if predictions is None:
+        yield from _photo_parts(model, photos, options, max_faces)
     else:
-        yield from _known_parts(model, known.photos, most)
+        yield from _predicted_parts(model, predictions.photos, max_faces)
     yield from _video_parts(model, videos, options)
 
 
 def _photo_parts(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, most: int
+    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, max_faces: int
 ) -> Iterator[Part]:
-    """Yields all photos, part by part, with the first `most` faces."""
+    """Yields all photos, part by part, with the first `max_faces` faces."""
     if not photos:
         return
-    remaining = most
+    remaining = max_faces
     for faces, chunks in model.find(photos, options):
         (classified,) = model.classify([(faces, chunks)], photos, options.detector)
         shown: list[Shown] = [(face, None) for face in classified[:remaining]]
@@ -75,40 +82,40 @@ def _photo_parts(
         )
 
 
-def _known_parts(
-    model: Recognizer, photos: Iterable[tuple[Faces, Image | None]], most: int
+def _predicted_parts(
+    model: Recognizer, photos: Iterable[DecodedPhoto], max_faces: int
 ) -> Iterator[Part]:
-    """Yields photos whose faces are classified, part by part, with the first `most` faces."""
-    remaining = most
+    """Yields photos whose faces are classified, part by part, with the first `max_faces` faces."""
+    remaining = max_faces
     for group in _group_photos(photos):
-        part = _known_part(model, group, remaining)
+        part = _predicted_part(model, group, remaining)
         remaining -= len(part.faces)
         yield part
 
 
 def _group_photos(
-    photos: Iterable[tuple[Faces, Image | None]],
-) -> Iterator[list[tuple[Faces, Image | None]]]:
+    photos: Iterable[DecodedPhoto],
+) -> Iterator[list[DecodedPhoto]]:
     """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
 
     The faces of a group are explained together, which is faster than one by one.
     """
-    group: list[tuple[Faces, Image | None]] = []
+    group: list[DecodedPhoto] = []
     held = 0  # pixels of the group
-    for faces, image in photos:
-        pixels = 0 if image is None else image.shape[0] * image.shape[1]
+    for photo in photos:
+        pixels = 0 if photo.image is None else photo.image.shape[0] * photo.image.shape[1]
         if group and (len(group) == GROUP_PHOTOS or held + pixels > GROUP_PIXELS):
             yield group
             group = []
             held = 0
-        group.append((faces, image))
+        group.append(photo)
         held += pixels
     if group:
         yield group
 
 
-def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]], most: int) -> Part:
-    """Returns photos whose faces are classified, with the first `most` faces."""
+def _predicted_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
+    """Returns photos whose faces are classified, with the first `max_faces` faces."""
     shown: list[Shown] = []
     samples: list[Sample] = []
     status: Counter[str] = Counter()
@@ -120,7 +127,7 @@ def _known_part(model: Recognizer, photos: Sequence[tuple[Faces, Image | None]],
         if image is None:
             skipped[info.path] = info.status
             continue
-        first = faces[: most - len(shown)]
+        first = faces[: max_faces - len(shown)]
         if len(first):
             samples += crop_again(first, image)
             shown += [(face, image) for face in first]
@@ -141,5 +148,5 @@ def _video_parts(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[Part]:
     """Yields the frames in which the faces to show of videos lie, part by part."""
-    for faces, chunks in pictures(model, videos, options):
+    for faces, chunks in read_faces_to_show(model, videos, options):
         yield Part(faces, chunks, status={}, skipped={}, left_out={})

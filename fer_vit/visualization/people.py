@@ -49,16 +49,16 @@ class Timeline:
     _stride: int = 1
     _label: str | None = None
 
-    def pictures(self, most: int) -> list[Face]:
-        """Returns at most `most` faces to show, at least one.
+    def choose_faces(self, max_faces: int) -> list[Face]:
+        """Returns at most `max_faces` faces to show, at least one.
 
         Up to half of them are where the expression changes, the others at even intervals.
         """
-        most = max(1, min(most, self.max_pictures))
-        changes = {face.frame: face for face in evenly(self.changes, most // 2)}
+        max_faces = max(1, min(max_faces, self.max_pictures))
+        changes = {face.frame: face for face in evenly(self.changes, max_faces // 2)}
         steady = [face for face in self.faces if face.frame not in changes]
         chosen = list(changes.values())
-        chosen += evenly(steady, most - len(changes))
+        chosen += evenly(steady, max_faces - len(changes))
         return sorted(chosen, key=lambda face: face.frame or 0)
 
     def add(self, face: Face, seconds: float, frame: int) -> None:
@@ -92,25 +92,25 @@ class Video:
     people: dict[int, Timeline] = field(default_factory=dict)
 
     @property
-    def most(self) -> int:
+    def max_pictures(self) -> int:
         """Pictures of each person, at most."""
         return 4 * PICTURES // max(1, len(self.people))
 
-    def pictures(self) -> Iterator[Face]:
+    def faces_to_show(self) -> Iterator[Face]:
         """Yields the faces to show of each person."""
         for person in self.people.values():
-            yield from person.pictures(self.most)
+            yield from person.choose_faces(self.max_pictures)
 
     def not_shown(self) -> dict[int, int]:
         """Returns how many faces of each person are not shown, by track, without zeros."""
         numbers = {}
         for track, person in self.people.items():
-            number = len(person.times) - len(person.pictures(self.most))
+            number = len(person.times) - len(person.choose_faces(self.max_pictures))
             if number:
                 numbers[track] = number
         return numbers
 
-    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def curves(self, name: str) -> Iterator[dict[str, Any]]:
         """Yields what `page.js` draws of each person, as JSON values.
 
         Times are in seconds, shares in thousandths.
@@ -143,14 +143,16 @@ class Video:
             }
 
 
-def evenly(faces: Sequence[Face], most: int) -> list[Face]:
-    """Returns at most `most` faces at even intervals."""
-    indices = np.linspace(0, len(faces) - 1, min(most, len(faces)))
+def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
+    """Returns at most `max_faces` faces at even intervals."""
+    indices = np.linspace(0, len(faces) - 1, min(max_faces, len(faces)))
     return [faces[round(index)] for index in indices]
 
 
-def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], dict[str, list[int]]]:
-    """Returns videos with at most `most` faces to show, and the people without any, by path.
+def limit_pictures(
+    videos: Mapping[str, Video], max_faces: int
+) -> tuple[dict[str, Video], dict[str, list[int]]]:
+    """Returns videos with at most `max_faces` faces to show, and the people without any, by path.
 
     Each person has as many as the others, at most `PICTURES`; the people that are seen longest are
     kept.
@@ -160,16 +162,16 @@ def limit(videos: Mapping[str, Video], most: int) -> tuple[dict[str, Video], dic
         for person in video.people.values():
             people.append((path, person))
     people.sort(key=lambda item: -len(item[1].times))
-    kept = {(path, person.track) for path, person in people[:most]}
-    each = min(PICTURES, most // max(1, len(kept)))
+    shown = {(path, person.track) for path, person in people[:max_faces]}
+    per_person = min(PICTURES, max_faces // max(1, len(shown)))
 
     limited = {}
     left_out: dict[str, list[int]] = {}
     for path, video in videos.items():
         remaining = {}
         for track, person in video.people.items():
-            if (path, track) in kept:
-                remaining[track] = replace(person, max_pictures=each)
+            if (path, track) in shown:
+                remaining[track] = replace(person, max_pictures=per_person)
             else:
                 left_out.setdefault(path, []).append(track)
         limited[path] = replace(video, people=remaining)
@@ -208,7 +210,7 @@ def watch_people(frames: Iterable[Faces]) -> Watched:
     return watched
 
 
-def pictures(
+def read_faces_to_show(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
     """Yields the faces to show, in the frames that are read again, and as the model's input."""
@@ -219,7 +221,7 @@ def pictures(
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
         wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by their frame
-        for face in video.pictures():
+        for face in video.faces_to_show():
             wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:

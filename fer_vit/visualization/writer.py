@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,8 +35,8 @@ from fer_vit.visualization.evidence import (
     find_targets,
 )
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.parts import Known, read_parts
-from fer_vit.visualization.people import Video, Watched, limit, watch_people
+from fer_vit.visualization.parts import Predictions, read_parts
+from fer_vit.visualization.people import Video, Watched, limit_pictures, watch_people
 from fer_vit.wording import counted, format_counts, list_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -68,21 +68,34 @@ ATTENTION_TEXT = (
 )
 
 
+@dataclass(frozen=True)
+class ReportOptions:
+    """What a report shows, and how it is made."""
+
+    photos: PhotoOptions  # how faces are found in photos and videos
+    explain: ExplainOptions
+    figures: FigureOptions = NO_FIGURES
+    max_faces: int = sys.maxsize  # of photos, and as many of videos
+
+
 def write_report(
     folder: Path,
     model: Recognizer,
     sources: Sequence[Path],
-    options: PhotoOptions,
-    explaining: ExplainOptions,
-    most: int = sys.maxsize,
-    on_face: Callable[[int, int], None] = lambda faces, in_videos: None,
-    figures: FigureOptions = NO_FIGURES,
-    known: Known | None = None,
+    options: ReportOptions,
+    predictions: Predictions | None = None,
+    on_face: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Writes a report of at most `most` faces of photos, and as many of videos, to a folder.
+    """Writes a report of the faces in photos and videos to a new folder.
 
-    After each face, `on_face` gets the number of faces so far, and how many of videos there will
-    be. With `known`, the sources are not searched again.
+    Args:
+        folder: The folder, which does not exist.
+        model: The model whose predictions are explained.
+        sources: The photos and videos.
+        options: What the report shows, and how it is made.
+        predictions: What a prediction has found in the sources, which are then not searched again.
+        on_face: Gets, after each face, the number of faces so far, and how many of videos there
+            will be.
 
     Returns:
         The number of faces.
@@ -90,88 +103,96 @@ def write_report(
     Raises:
         FerVitError: A target is unknown, or the method does not explain it.
     """
-    find_targets(model, explaining.targets)
+    find_targets(model, options.explain.targets)
     folder.mkdir()
     root = os.path.commonpath([source.absolute().parent for source in sources])
-    films = [source for source in sources if is_video(source)]
+    videos = [source for source in sources if is_video(source)]
     photos = [source for source in sources if not is_video(source)]
 
-    # The people in videos, and the faces to show of each.
-    watched = known.watched if known else _watch_films(model, films, options)
-    videos, people_left_out = limit(watched.videos, most)
-    chosen: list[Face] = []
-    for video in videos.values():
-        chosen += video.pictures()
-    with_face = {face.path for face in chosen} | set(people_left_out)
-    skipped = {}
-    for film in films:
-        if str(film) not in with_face:
-            skipped[str(film)] = "no face"
-
-    if known is None:  # the app prints nothing
-        print_estimate(model, explaining, min(len(photos), most), len(chosen))
+    # the people in videos, and the faces to show of each
+    if predictions:
+        watched = predictions.watched
+    elif videos:
+        watched = watch_people(model.recognize(videos, options.photos))
+    else:
+        watched = Watched()
+    people, people_left_out = limit_pictures(watched.videos, options.max_faces)
+    num_pictures = sum(len(list(video.faces_to_show())) for video in people.values())
+    if predictions is None:  # the app prints nothing
+        num_photos = min(len(photos), options.max_faces)
+        print_estimate(model, options.explain, num_photos, num_pictures)
 
     # Photos and frames are read, classified and explained part by part.
-    charts = fixed_charts(model)
     photo_status: Counter[str] = Counter()
+    skipped = _videos_without_faces(videos, people, people_left_out)
     left_out: dict[str, str] = {}
-    with FaceSaver(folder, model, root, in_videos=bool(films), figures=figures) as saver:
-        for part in read_parts(model, photos, videos, options, most, known):
+    charts = fixed_charts(model)
+    with FaceSaver(folder, model, root, bool(videos), options.figures) as saver:
+        parts = read_parts(model, photos, people, options.photos, options.max_faces, predictions)
+        for part in parts:
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
-            explained = explain_faces(model, part.faces, part.chunks, explaining, charts)
+            explained = explain_faces(model, part.faces, part.chunks, options.explain, charts)
             for face, view, evidence in explained:
                 saver.save(face, view, evidence)
-                on_face(len(saver.records), len(chosen))
+                if on_face:
+                    on_face(len(saver.records), num_pictures)
 
-    records = saver.records
-    figures.check_written(len(records))
-    averages = _write_averages(folder, model, saver)
-    facts = {"Explained by": METHODS[explaining.method].title, "Model": model.name}
+    # the tables of means, and the page
+    options.figures.check_written(len(saver.records))
+    facts = {"Explained by": METHODS[options.explain.method].title, "Model": model.name}
     facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
-    warnings = []
-    if saver.small:
-        number = f"{saver.small:,} of {counted(len(records), 'face')}"
-        warnings.append(f"{number} below {SMALL_SIZE} pixels: labels of small faces flicker.")
     incomplete = len(left_out) + len(people_left_out)
-    if incomplete:
-        number = counted(incomplete, "file")
-        warnings.append(f"Not all faces of {number} are explained: see the end of this page.")
-
-    left_out |= _left_out_of_videos(videos, people_left_out)
-    people: list[dict[str, Any]] = []
-    for path, video in videos.items():
-        people += video.lines(_short(path, root))
+    curves: list[dict[str, Any]] = []
+    for path, video in people.items():
+        curves += video.curves(_short(path, root))
+    left_out |= _left_out_of_videos(people, people_left_out)
     render(
         folder / "index.html",
         "page",
         title="Expressions, and what drives their prediction",
         generator=GENERATOR,
         facts=facts,
-        warnings=warnings,
+        warnings=_warnings(saver, incomplete),
         labels=model.labels,
-        records=records,
-        counts=Counter(record.label for record in records),
+        records=saver.records,
+        counts=Counter(record.label for record in saver.records),
         regions=model.crop_spec.regions,
-        averages=averages,
-        views=name_views(model, saver.every),
+        averages=_write_averages(folder, model, saver),
+        views=name_views(model, saver.overall),
         grid=model.net.layout.grid,
         region_tokens=model.net.layout.tokens_per_region,
         charts=charts,
-        meaning=meanings(model, explaining.method),
-        people=people,
+        meaning=view_texts(model, options.explain.method),
+        people=curves,
         skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
-        left_out=[(_short(path, root), number) for path, number in left_out.items()],
+        left_out=[(_short(path, root), faces) for path, faces in left_out.items()],
     )
-    return len(records)
+    return len(saver.records)
 
 
-def _watch_films(model: Recognizer, films: Sequence[Path], options: PhotoOptions) -> Watched:
-    """Finds the people in videos."""
-    if not films:
-        return Watched()
-    return watch_people(model.recognize(films, options))
+def _videos_without_faces(
+    videos: Sequence[Path], people: Mapping[str, Video], people_left_out: Mapping[str, Any]
+) -> dict[str, str]:
+    """Returns the reason why a video is not shown, by path: nobody is seen in it."""
+    with_face = set(people_left_out)
+    for path, video in people.items():
+        if video.people:
+            with_face.add(path)
+    return {str(video): "no face" for video in videos if str(video) not in with_face}
+
+
+def _warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
+    """Returns the warnings of the page; `incomplete` files have faces that are not explained."""
+    warnings = []
+    if saver.small:
+        faces = f"{saver.small:,} of {counted(len(saver.records), 'face')}"
+        warnings.append(f"{faces} below {SMALL_SIZE} pixels: labels of small faces flicker.")
+    if incomplete:
+        files = counted(incomplete, "file")
+        warnings.append(f"Not all faces of {files} are explained: see the end of this page.")
+    return warnings
 
 
 def _left_out_of_videos(
@@ -208,7 +229,7 @@ class FaceSaver:
     ) -> None:
         self.regions = model.crop_spec.regions
         self.records: list[FaceRecord] = []
-        self.every = Average(self.regions)
+        self.overall = Average(self.regions)
         self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(self.regions))
         self.small = 0  # faces below `SMALL_SIZE` pixels
         self._folder = folder
@@ -220,7 +241,7 @@ class FaceSaver:
         if in_videos:
             self._columns |= {"frame": int, "seconds": float, "track": int}
         self._columns |= {"face": int}
-        self._copied = list(self._columns)  # cells that are attributes of `Face`
+        self._face_columns = list(self._columns)  # cells that are attributes of `Face`
         self._columns |= {"predicted": str, "confidence": float}
         self._columns |= dict.fromkeys(self.regions, float)
         self._table = TableWriter(folder / "faces.parquet", self._columns)
@@ -231,11 +252,11 @@ class FaceSaver:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._table.__exit__(kind, error, traceback)
+        self._table.__exit__(error_type, error, traceback)
 
     def save(self, face: Face, view: FaceView, evidence: Evidence) -> None:
         """Saves a face with its explanation."""
@@ -248,12 +269,12 @@ class FaceSaver:
         self.records.append(record)
         if self._figures.includes(number):
             save_figures(self._folder, number, view, evidence, self._model, self._figures)
-        self.every.add(view, evidence)
+        self.overall.add(view, evidence)
         self.by_label[record.label].add(view, evidence)
         if face.size < SMALL_SIZE:
             self.small += 1
 
-        row: dict[str, Cell] = {name: getattr(face, name) for name in self._copied}
+        row: dict[str, Cell] = {name: getattr(face, name) for name in self._face_columns}
         row["predicted"] = face.label
         row["confidence"] = face.confidence
         shares = evidence.targets[0].shares.tolist()
@@ -269,7 +290,7 @@ def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[d
     averages = {label: saver.by_label[label] for label in predicted}
     write_averages(folder, averages, saver.regions)
     if saver.records:
-        write_heads(folder, saver.every, len(model.net.vit.blocks))
+        write_heads(folder, saver.overall, len(model.net.vit.blocks))
     shown = []
     for label, average in averages.items():
         faces = len(average.rows)
@@ -346,7 +367,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
     return names
 
 
-def meanings(model: Recognizer, method: str) -> dict[str, str]:
+def view_texts(model: Recognizer, method: str) -> dict[str, str]:
     """Returns a sentence on attention and on attribution, with the faithfulness of each."""
     drives = (
         f"What drives the prediction: {METHODS[method].text} "
@@ -354,12 +375,12 @@ def meanings(model: Recognizer, method: str) -> dict[str, str]:
     )
     faithfulness = model.net.settings.faithfulness
     return {
-        "attention": f"{ATTENTION_TEXT} {_measured(faithfulness.get('attention', ()))}",
-        "attribution": f"{drives} {_measured(faithfulness.get(method, ()))}",
+        "attention": f"{ATTENTION_TEXT} {_faithfulness_text(faithfulness.get('attention', ()))}",
+        "attribution": f"{drives} {_faithfulness_text(faithfulness.get(method, ()))}",
     }
 
 
-def _measured(gain: Sequence[float]) -> str:
+def _faithfulness_text(gain: Sequence[float]) -> str:
     """Returns a sentence on a gain in faithfulness, with its interval if it has one."""
     if not gain:
         return "Its faithfulness was not measured for this model: see fer-vit faithfulness."

@@ -38,7 +38,13 @@ from fer_vit.visualization.evidence import (
     find_targets,
     head_terms,
 )
-from fer_vit.visualization.people import PICTURES, Watched, limit, pictures, watch_people
+from fer_vit.visualization.people import (
+    PICTURES,
+    Watched,
+    limit_pictures,
+    read_faces_to_show,
+    watch_people,
+)
 from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
 from tests.helpers.models import noise_faces, small_model
@@ -229,7 +235,7 @@ def test_every_frame_counts_and_absences_are_known() -> None:
     )
     videos = watched.videos
     assert watched.status == {"ok": 11, "no face": 2, "damaged": 1}
-    first, second = videos["a.mp4"].lines("a.mp4")
+    first, second = videos["a.mp4"].curves("a.mp4")
     assert first["track"] == 0
     assert first["frames"] == 10
     assert first["start"] == 0
@@ -254,7 +260,7 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
                 smoothed=True,
             )
         )
-    (line,) = watched.videos["a.mp4"].lines("a.mp4")
+    (line,) = watched.videos["a.mp4"].curves("a.mp4")
     assert line["start"] == 0
     assert line["end"] == 0.4
     assert line["times"] == [0, 0.2, 0.3, 0.4]
@@ -262,7 +268,7 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
-    (line,) = watch_people(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].lines("a.mp4")
+    (line,) = watch_people(frames("a.mp4", [[3]] * 5001)).videos["a.mp4"].curves("a.mp4")
     times = np.arange(5001) * 0.04
     shares = np.arange(5001) % 1000 / 1000
     span = (times * 1000 / times[-1]).astype(int).clip(max=999)
@@ -278,7 +284,7 @@ def test_pictures_are_spread_evenly(count: int) -> None:
         face.frame
         for face in watch_people(frames("a.mp4", [[0]] * count, period=400))
         .videos["a.mp4"]
-        .pictures()
+        .faces_to_show()
     ]
     assert len(numbers) == min(count, PICTURES)
     steps = np.diff(np.array(numbers, float))
@@ -290,7 +296,7 @@ def test_pictures_are_spread_evenly(count: int) -> None:
 def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
     numbers = [
         face.frame
-        for face in watch_people(frames("a.mp4", [[0]] * 5000)).videos["a.mp4"].pictures()
+        for face in watch_people(frames("a.mp4", [[0]] * 5000)).videos["a.mp4"].faces_to_show()
     ]
     assert len(numbers) == PICTURES
     assert numbers == sorted(numbers)
@@ -311,7 +317,7 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
     assert {face.score for faces in recognized for face in faces} == {None}
     again = [
         row
-        for _, chunks in pictures(model, watch_people(recognized).videos, options)
+        for _, chunks in read_faces_to_show(model, watch_people(recognized).videos, options)
         for chunk in chunks
         for row in chunk.to_crop
     ]
@@ -323,21 +329,21 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
 def test_in_a_crowd_everyone_has_a_picture() -> None:
     tracks = [[*range(40)]] * 30 + [[*range(700)]]
     (video,) = watch_people(frames("a.mp4", tracks)).videos.values()
-    shown = [face.track for face in video.pictures()]
+    shown = [face.track for face in video.faces_to_show()]
     assert sorted(shown) == [*range(700)]
     (few,) = watch_people(frames("a.mp4", tracks[:30])).videos.values()
-    assert len(list(few.pictures())) == 4 * PICTURES
+    assert len(list(few.faces_to_show())) == 4 * PICTURES
 
 
 def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     both = [*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)]
     videos = watch_people(both).videos
-    assert [line["gaps"] for video in videos.values() for line in video.lines("")] == [[], [], []]
-    fewer, left_out = limit(videos, 15)
+    assert [line["gaps"] for video in videos.values() for line in video.curves("")] == [[], [], []]
+    fewer, left_out = limit_pictures(videos, 15)
     assert left_out == {}
     assert fewer["a.mp4"].not_shown() == {0: 36, 1: 16}  # of 41 and of 21 faces
     shown = {
-        path: [(face.track, face.frame) for face in video.pictures()]
+        path: [(face.track, face.frame) for face in video.faces_to_show()]
         for path, video in fewer.items()
     }
     alone = [(0, frame) for frame in (0, 10, 20, 30, 40)]
@@ -345,13 +351,14 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
         "a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)],
         "b.mp4": alone,
     }
-    few, left_out = limit(videos, 2)
+    few, left_out = limit_pictures(videos, 2)
     assert left_out == {"a.mp4": [1]}
-    shown = {path: [face.track for face in video.pictures()] for path, video in few.items()}
+    shown = {path: [face.track for face in video.faces_to_show()] for path, video in few.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
-    assert [line["frames"] for path, video in few.items() for line in video.lines(path)] == [41, 41]
+    curves = [curve for path, video in few.items() for curve in video.curves(path)]
+    assert [curve["frames"] for curve in curves] == [41, 41]
     assert len(videos["a.mp4"].people) == 2
-    every, left_out = limit(videos, 1000)
+    every, left_out = limit_pictures(videos, 1000)
     assert left_out == {}
     assert every["b.mp4"].not_shown() == {}
     assert [len(video.people) for video in every.values()] == [2, 1]
@@ -360,8 +367,8 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
 def test_a_person_alone_has_no_more_pictures_without_a_limit() -> None:
     videos = watch_people(frames("a.mp4", [[0]] * 600)).videos
     for most in (sys.maxsize, 10_000):
-        limited, left_out = limit(videos, most)
-        assert len(list(limited["a.mp4"].pictures())) == PICTURES
+        limited, left_out = limit_pictures(videos, most)
+        assert len(list(limited["a.mp4"].faces_to_show())) == PICTURES
         assert limited["a.mp4"].not_shown() == {0: 600 - PICTURES}
         assert left_out == {}
 
