@@ -1,4 +1,7 @@
-"""What a study measures of faces: probabilities, shares of labels, and outputs of further heads.
+"""The kinds of measures of a study: their values, and how pages, tables and sentences name them.
+
+Here are the measures of faces: probabilities, shares of labels and outputs of further heads.
+`comparison/episodes.py` has the measures of clips.
 
 N faces, C expressions, O observations.
 """

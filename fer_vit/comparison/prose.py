@@ -59,10 +59,10 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
     for measure in measures:
         area, _, name_in_area = measure.partition(" ")
         areas.setdefault(area, []).append(name_in_area or area)
-    parts = []
+    texts = []
     for area, names in areas.items():
-        parts.append(f"{escaped(area)} ({list_names(names, len(names))})")
-    return ", ".join(parts)
+        texts.append(f"{escaped(area)} ({list_names(names, len(names))})")
+    return ", ".join(texts)
 
 
 def clause(kind: MeasureKind, comparison: Tested[MeansTest]) -> str:
@@ -132,10 +132,11 @@ def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
     """Returns the methods for a paper, and a line for everything that is left out of all tests."""
-    parts = [*_test_methods(facts, results), *_measure_methods(facts, study)]
+    statements = [*_test_methods(facts, results), *_measure_methods(facts, study)]
     if results.courses:
-        parts.append(_course_methods(results.courses))
-    lines = [f"{'. '.join(parts)}.", *design_lines(study)]
+        statements.append(_course_methods(results.courses))
+    lines = [f"{'. '.join(statements)}."]
+    lines += design_lines(study)
     lines += _few_persons_lines(study)
     if study.unassigned_faces:
         lines.append(f"Left out without condition or person: {study.unassigned_faces:,} faces.")
@@ -196,10 +197,10 @@ def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
 
 def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
     """Returns how further measures were made, as sentences without a full stop."""
-    parts = []
+    statements = []
     if study.heads:
         names = list_names([title[0].lower() + title[1:] for title in study.heads], MOST_NAMES)
-        parts.append(
+        statements.append(
             f"Further measures ({names}) are outputs of the model or, for the pose, of the "
             "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
             "series are of the expressions alone"
@@ -209,15 +210,15 @@ def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
         if "version" in facts:
             seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
             smoothing += f" ({describe_smoothing(seconds)})"
-        parts.append(smoothing)
+        statements.append(smoothing)
     if study.rest:
-        parts.append(
+        statements.append(
             "From the probabilities and outputs of a clip, their mean from "
             f"{study.rest.start:g} up to {study.rest.end:g} s was subtracted (before smoothing; in "
             "series, of smoothed probabilities where the table has them), and faces in this "
             "interval count nowhere else"
         )
-    return parts
+    return statements
 
 
 def _late_lines(study: Study, results: Results) -> list[str]:

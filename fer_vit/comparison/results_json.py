@@ -83,7 +83,7 @@ def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]
     differences: dict[str, dict[str, Any] | None] = {}
     for comparison in comparisons:
         if isinstance(comparison, Tested):
-            differences[comparison.name] = tested_json(comparison)
+            differences[comparison.name] = numbers_json(comparison)
         else:
             differences[comparison.name] = None
     return differences
@@ -98,7 +98,7 @@ def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
     return reasons
 
 
-def tested_json(comparison: Tested[TTest]) -> dict[str, Any]:
+def numbers_json(comparison: Tested[TTest]) -> dict[str, Any]:
     """Returns the numbers of a test."""
     test = comparison.test
     numbers: dict[str, Any] = {
