@@ -32,7 +32,7 @@ from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import read_model
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 
 SCRATCH = ["--model.freeze=none", "--model.lr=6e-4", "--model.layer_decay=1"]
 
@@ -125,7 +125,7 @@ def main(
     output: Path,
     *,
     ferplus: Path,
-    start: str = DEFAULT,
+    start: str = DEFAULT_MODEL,
     fold: str = "0/3",
     photos: tuple[int, ...] = (20, 100, 500),
     runs: int = 3,

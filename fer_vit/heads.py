@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ MOVEMENTS = "movements"
 POSE = "pose"
 FULL_TURN = 360.0  # degrees
 
+Scale = Literal["intensity", "signed", "number"]
+
 
 class Mirror(NamedTuple):
     """What mirroring a face does to the K outputs of a head."""
@@ -34,7 +36,7 @@ class Mirror(NamedTuple):
     sign: list[float]  # by which it is multiplied; NaN: the value is unknown
 
 
-def swap_sides(names: Sequence[str]) -> Mirror:
+def swap_sides(outputs: Sequence[str]) -> Mirror:
     """Left and right swap in the names of outputs.
 
     An output of one side alone becomes unknown: what the mirror image shows on this side was on the
@@ -42,24 +44,24 @@ def swap_sides(names: Sequence[str]) -> Mirror:
     """
     source = []
     sign = []
-    alone = one_sided(names)
-    for index, name in enumerate(names):
-        partner = other_side(name)
-        source.append(names.index(partner) if partner in names else index)
-        sign.append(math.nan if name in alone else 1.0)
+    alone = one_sided(outputs)
+    for index, output in enumerate(outputs):
+        partner = other_side(output)
+        source.append(outputs.index(partner) if partner in outputs else index)
+        sign.append(math.nan if output in alone else 1.0)
     return Mirror(source, sign)
 
 
-def one_sided(names: Sequence[str]) -> list[str]:
+def one_sided(outputs: Sequence[str]) -> list[str]:
     """Returns the outputs of one side of the face whose partner on the other side is missing.
 
     The ending `_r` is a side only beside `_l`: `AU12_r` of OpenFace is an intensity.
     """
     alone = []
-    for name in names:
-        sided = SIDE.search(name) or name.endswith(("_L", "_R"))
-        if sided and other_side(name) not in names:
-            alone.append(name)
+    for output in outputs:
+        sided = SIDE.search(output) or output.endswith(("_L", "_R"))
+        if sided and other_side(output) not in outputs:
+            alone.append(output)
     return alone
 
 
@@ -96,29 +98,29 @@ SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
 def negate(*sideways: str) -> Callable[[Sequence[str]], Mirror]:
     """Returns the mirror of a head whose outputs of these names change their sign."""
 
-    def mirror(names: Sequence[str]) -> Mirror:
-        signs = [-1.0 if name in sideways else 1.0 for name in names]
-        return Mirror([*range(len(names))], signs)
+    def mirror(outputs: Sequence[str]) -> Mirror:
+        signs = [-1.0 if output in sideways else 1.0 for output in outputs]
+        return Mirror([*range(len(outputs))], signs)
 
     return mirror
 
 
-def keep(names: Sequence[str]) -> Mirror:
+def mirror_unchanged(outputs: Sequence[str]) -> Mirror:
     """Nothing changes."""
-    return Mirror([*range(len(names))], [1.0] * len(names))
+    return Mirror([*range(len(outputs))], [1.0] * len(outputs))
 
 
-def stay(values: Array, names: Sequence[str], degrees: Array) -> Array:
+def rotate_unchanged(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
     """Values (M, K) that a rotation of the face does not change."""
     return values
 
 
-def turn_roll(values: Array, names: Sequence[str], degrees: Array) -> Array:
+def turn_roll(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
     """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes as much.
 
     All are from -180 to 180.
     """
-    rolls = np.array([name == "roll" for name in names])
+    rolls = np.array([name == "roll" for name in outputs])
     turned = values + degrees[:, None] * rolls
     return np.asarray(turned - FULL_TURN * np.round(turned / FULL_TURN))
 
@@ -158,12 +160,12 @@ def join_directions(values: Array, period: float) -> Array:
     return values_near(values, np.broadcast_to(directions, values.shape), period)
 
 
-def in_picture(head: str, names: Sequence[str], values: Array, degrees: Array) -> Array:
-    """Returns values of a head (M, K) in the picture, from those in crops.
+def values_in_photo(head: str, outputs: Sequence[str], values: Array, degrees: Array) -> Array:
+    """Returns values of a head (M, K) relative to the photo, from values relative to crops.
 
     The crops were rotated by `degrees` (M,), clockwise.
     """
-    return HEADS[head].rotate(values, names, -degrees)
+    return HEADS[head].rotate(values, outputs, -degrees)
 
 
 @dataclass(frozen=True)
@@ -171,35 +173,37 @@ class Head:
     """A kind of head.
 
     Attributes:
-        title: Of its part of a comparison.
+        title: Heading in a comparison and a report.
         phrase: What a comparison measures, with its scale.
-        subject: Of a sentence of a comparison, before the name of an output: what is higher or
-            lower.
-        scale: What the values are: "intensity" (0 to 1), "signed" (-1 to 1) or "number". `losses`
-            has a loss for each.
+        subject: Start of a sentence of a comparison about one output, before its name, such as "the
+            mean intensity of".
+        scale: What the values are: an intensity from 0 to 1, signed from -1 to 1, or a number.
+            `losses` has a loss for each.
         low: Smallest value of a target.
         high: Largest value of a target.
-        mirror: What mirroring a face does to outputs, by their names: `keep` if it does nothing.
-        rotate: Values (M, K) of faces that were rotated, by their values before, the names and
-            degrees (M,): `stay` if they do not depend on it.
+        mirror: What mirroring a face does to outputs, by their names: `mirror_unchanged` if it does
+            nothing.
+        rotate: Returns values (M, K) of faces that were rotated, by their values before, the names
+            of the outputs, and degrees (M,), clockwise: `rotate_unchanged` if they do not depend on
+            it.
         outputs: The names of the outputs, each with its meaning; empty: any that the data has.
-        meaning: Of the outputs, if they may have any name.
-        prefix: Of the columns of a manifest and of a table; a head whose outputs may have any name
-            needs one.
-        unit: Of the values in words; empty: none.
-        column_unit: Of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
+        meaning: What the outputs mean, if they may have any name.
+        prefix: Start of the names of its columns in manifests and tables; a head whose outputs may
+            have any name needs one.
+        unit: Unit of the values in words; empty: none.
+        column_unit: Unit of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
         form: Format of a mean in a comparison.
         middle: Value of the raw output 0.
         step: Difference of values for a difference of 1 in the raw outputs.
         period: Difference of values that mean the same; None: equal values alone do.
-        weight: Of the loss beside the expression's.
-        figures: Names of `measures.MEASURES` for its outputs.
+        weight: Weight of the loss beside the expression's.
+        measures: Names of `measures.MEASURES` for its outputs.
     """
 
     title: str
     phrase: str
     subject: str
-    scale: str
+    scale: Scale
     low: float
     high: float
     mirror: Callable[[Sequence[str]], Mirror]
@@ -214,7 +218,7 @@ class Head:
     step: float = 1.0
     period: float | None = None
     weight: float = 1.0
-    figures: tuple[str, ...] = ("r", "MAE")
+    measures: tuple[str, ...] = ("r", "MAE")
 
     @property
     def columns(self) -> dict[str, str]:
@@ -233,12 +237,12 @@ HEADS: dict[str, Head] = {
         low=0.0,
         high=1.0,
         mirror=swap_sides,
-        rotate=stay,
+        rotate=rotate_unchanged,
         meaning="each facial movement, from 0 (none) to 1 (strong)",
         prefix="move_",
         column_unit="intensity",
         weight=5.0,
-        figures=("r", "MAE", "F1", "AUROC"),
+        measures=("r", "MAE", "F1", "AUROC"),
     ),
     POSE: Head(
         title="Head pose",
@@ -266,14 +270,14 @@ HEADS: dict[str, Head] = {
         scale="signed",
         low=-1.0,
         high=1.0,
-        mirror=keep,
-        rotate=stay,
+        mirror=mirror_unchanged,
+        rotate=rotate_unchanged,
         outputs={
             "valence": "from unpleasant to pleasant",
             "arousal": "from calm to excited",
         },
         column_unit="[-1, 1]",
-        figures=("CCC", "RMSE", "sign agreement"),
+        measures=("CCC", "RMSE", "sign agreement"),
     ),
 }
 """The heads beside `expression`, by name."""
@@ -307,11 +311,11 @@ def output_titles(names: Iterable[str]) -> dict[str, str]:
 def column_periods(columns: Sequence[str]) -> dict[str, float]:
     """Returns the period of the values in each column that has one."""
     periods = {}
-    for head, names in outputs_of(columns).items():
+    for head, outputs in outputs_of(columns).items():
         period = HEADS[head].period
         if period is not None:
-            for name in names:
-                periods[target_column(head, name)] = period
+            for output in outputs:
+                periods[target_column(head, output)] = period
     return periods
 
 
@@ -354,17 +358,17 @@ def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
 
     Two spellings of an output that differ in case are one.
     """
-    for head, names in outputs.items():
+    for head, of_head in outputs.items():
         if head not in HEADS:
             raise FerVitError(f"{name}: expected a head of {', '.join(HEADS)}, but got {head}.")
         allowed = HEADS[head].outputs
-        if allowed and not set(names) <= set(allowed):
+        if allowed and not set(of_head) <= set(allowed):
             raise FerVitError(
                 f"{name}: expected outputs of {head} among {', '.join(allowed)}, "
-                f"but got {', '.join(names)}."
+                f"but got {', '.join(of_head)}."
             )
-        if not names or len({name.casefold() for name in names}) < len(names):
-            actual = ", ".join(names) or "none"
+        if not of_head or len({name.casefold() for name in of_head}) < len(of_head):
+            actual = ", ".join(of_head) or "none"
             raise FerVitError(
                 f"{name}: expected one or more distinct outputs of {head}, but got {actual}."
             )

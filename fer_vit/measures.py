@@ -145,7 +145,7 @@ MEASURES: dict[str, Callable[[Pairs], Array]] = {
     "F1": f1,
     "AUROC": auroc,
 }
-"""The measures (R,) by name, as `heads.Head.figures` names them."""
+"""The measures (R,) by name, as `heads.Head.measures` names them."""
 
 MEANINGS = {
     "r": "Pearson's correlation with the targets",

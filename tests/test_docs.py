@@ -31,7 +31,7 @@ from fer_vit.model.attention import POOLS
 from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.configs import shipped_configs
-from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
+from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train import cli as train_cli, recipe
 from fer_vit.version import __version__
 from fer_vit.wording import join_names
@@ -388,12 +388,14 @@ def test_the_table_of_configs_has_the_accuracies_of_their_headers() -> None:
 
 def test_readme_marks_the_default_model_from_which_finetune_starts() -> None:
     rows = re.findall(r"^\| \[(\S+)\]\(\S+\) \(default\)", (ROOT / "README.md").read_text(), re.M)
-    assert rows == [DEFAULT]
-    assert yaml.safe_load(shipped_configs()["finetune"].read_text())["model"]["init"] == DEFAULT
+    assert rows == [DEFAULT_MODEL]
+    assert (
+        yaml.safe_load(shipped_configs()["finetune"].read_text())["model"]["init"] == DEFAULT_MODEL
+    )
 
 
 def test_readme_counts_the_columns_of_its_table() -> None:
-    settings = json.loads((shipped_models()[DEFAULT] / CONFIG).read_text())
+    settings = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text())
     outputs = []
     for head, names in settings["outputs"].items():
         outputs += [target_column(head, name) for name in names]

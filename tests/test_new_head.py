@@ -17,7 +17,7 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
-from fer_vit.heads import HEADS, Head, keep, stay
+from fer_vit.heads import HEADS, Head, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
@@ -35,8 +35,8 @@ AGE = Head(
     scale="number",
     low=0.0,
     high=120.0,
-    mirror=keep,
-    rotate=stay,
+    mirror=mirror_unchanged,
+    rotate=rotate_unchanged,
     outputs={"years": "the age that the face seems to have"},
     prefix="age_",
     unit="years",

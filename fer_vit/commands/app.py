@@ -10,7 +10,7 @@ from pathlib import Path
 from fer_vit.errors import check_number
 from fer_vit.files import remove_stale, scratch_folder
 from fer_vit.processes import start_worker
-from fer_vit.store.hub import DEFAULT, shipped_models
+from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 
 
 def app(
@@ -56,7 +56,7 @@ def app(
 
     behind_proxy = public_address(public) if public else None
     names = [*host, *hostnames]
-    models = list(dict.fromkeys([checkpoint or DEFAULT, *shipped_models()]))
+    models = list(dict.fromkeys([checkpoint or DEFAULT_MODEL, *shipped_models()]))
     private = Path(tempfile.gettempdir()) / "fer-vit-app"
     remove_stale(private)  # of servers that were killed
     with scratch_folder(private) as folder:

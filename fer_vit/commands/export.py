@@ -20,7 +20,7 @@ from fer_vit.files import check_output, user_text
 from fer_vit.heads import HEADS
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -95,7 +95,7 @@ def export(
             "`--logit_adjust` needs `--calibrate`: "
             "a manifest with the frequency of each expression."
         )
-    names = checkpoint or [DEFAULT]
+    names = checkpoint or [DEFAULT_MODEL]
     options = ExportOptions(
         models=names,
         output=output,

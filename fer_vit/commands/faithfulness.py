@@ -30,7 +30,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.estimate import estimate_text, plain_estimates
 from fer_vit.report.table import faithfulness_table, markdown
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
@@ -120,7 +120,7 @@ def faithfulness(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
         )
     results = {
-        "model": checkpoint or DEFAULT,
+        "model": checkpoint or DEFAULT_MODEL,
         "methods": plain_estimates(table),
         "differences": plain_estimates(differences),
         "shuffled": plain_estimates(shuffled),

@@ -25,7 +25,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.report.estimate import estimate_text
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.store.folder import CARD, TO_FILL, read_model
-from fer_vit.store.hub import CARD_FILE, DEFAULT
+from fer_vit.store.hub import CARD_FILE, DEFAULT_MODEL
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.recipe import Recipe
 
@@ -75,7 +75,7 @@ def finetune(
     Returns:
         The folder of the model.
     """
-    start = checkpoint or DEFAULT
+    start = checkpoint or DEFAULT_MODEL
     model = output / "model"
     page = output / "evaluation"
     check_beside(output, [photos])
@@ -191,15 +191,15 @@ def evaluate_model(model: Path, rows: Manifest, split: Split, page: Path) -> Non
     against = None
     if set(faces.labels) <= set(load().labels):
         included = predict_manifest(load(classes=faces.labels), rows, split)
-        against = align_probabilities(faces, included, DEFAULT)  # (N, C)
-        facts["against"] = f"{DEFAULT} with these classes"
+        against = align_probabilities(faces, included, DEFAULT_MODEL)  # (N, C)
+        facts["against"] = f"{DEFAULT_MODEL} with these classes"
 
     evaluation = evaluate_faces(faces, against=against)
     evaluation = replace(evaluation, heads=evaluate_heads(everything))
     # the card before the page, which marks the end of a run
     models = {"This model": evaluation.scores}
     if evaluation.comparison is not None:
-        models[DEFAULT] = evaluation.comparison.other
+        models[DEFAULT_MODEL] = evaluation.comparison.other
     complete_card(model / CARD_FILE, faces.labels, models, len(rows))
     LOGGER.info(write_results(page, facts, evaluation, faces, against))
 

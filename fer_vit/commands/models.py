@@ -11,7 +11,7 @@ from yaml import YAMLError
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.report.table import align_columns
 from fer_vit.store.checkpoint import as_dict
-from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, shipped_models
+from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE, shipped_models
 
 
 def models() -> list[dict[str, str]]:
@@ -37,12 +37,12 @@ def models() -> list[dict[str, str]]:
             value = metric_text(score.metric_value)
             results.append(f"{score.dataset_name} {score.metric_name} {value}")
 
-        size = (folder / WEIGHTS).stat().st_size
+        size = (folder / WEIGHTS_FILE).stat().st_size
         row = {
             "name": name,
             "where": where,
             "size": f"{size / 1e6:.1f} MB",
-            "heads": head_names(folder / CONFIG),
+            "heads": head_names(folder / CONFIG_FILE),
             "trained on": ", ".join(map(str, trained)),
             "results": "; ".join(results) or "-",
         }
@@ -55,11 +55,12 @@ def show(rows: list[dict[str, str]]) -> None:
     table = [list(rows[0])]
     for row in rows:
         name = row["name"]
-        if name == DEFAULT:
+        if name == DEFAULT_MODEL:
             name += " *"
         table.append(list({**row, "name": name}.values()))
     print(align_columns(table))
-    print(f"\n* is the default of `--checkpoint`. Model cards: {shipped_models()[DEFAULT].parent}")
+    folder = shipped_models()[DEFAULT_MODEL].parent
+    print(f"\n* is the default of `--checkpoint`. Model cards: {folder}")
 
 
 def find_models() -> Iterator[tuple[str, str, Path]]:
@@ -74,7 +75,7 @@ def find_models() -> Iterator[tuple[str, str, Path]]:
         if not repo.revisions:
             continue
         newest = max(repo.revisions, key=lambda revision: revision.last_modified)
-        complete = {CONFIG, WEIGHTS} <= {file.file_name for file in newest.files}
+        complete = {CONFIG_FILE, WEIGHTS_FILE} <= {file.file_name for file in newest.files}
         if complete and card_data(newest.snapshot_path).library_name == "fer-vit":
             yield repo.repo_id, "cached", newest.snapshot_path
 

@@ -16,7 +16,7 @@ from fer_vit.report.intervals import interval_chart
 
 def has_targets(head: str, measured: Measured) -> bool:
     """Returns whether any face has a target of an output of a head."""
-    first = HEADS[head].figures[0]
+    first = HEADS[head].measures[0]
     return any(row[first].faces for row in measured.values())
 
 
@@ -36,7 +36,7 @@ def head_sections(head: str, results: HeadResults) -> list[Section]:
 def head_section(head: str, measured: Measured) -> Section:
     """Returns a chart of the first measure of the outputs of a head, and the table of all."""
     entry = HEADS[head]
-    names = entry.figures
+    names = entry.measures
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
@@ -70,7 +70,7 @@ def _is_measured(measured: Measured, name: str) -> bool:
 
 def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:
     """Returns the table of the outputs of a head by group: two measures of each."""
-    first, second = HEADS[head].figures[:2]
+    first, second = HEADS[head].measures[:2]
     table = [["output"]]
     for name in groups:
         table[0] += [f"{printable(name)}: {first}", second]
@@ -110,7 +110,7 @@ def compared_section(head: str, compared: Mapping[str, ComparedError]) -> Sectio
 
 def altered_section(head: str, altered: HeadRobustness) -> Section:
     """Returns the table of the errors of a head by corruption, and of its outputs on request."""
-    names = HEADS[head].figures[:2]
+    names = HEADS[head].measures[:2]
     further = []
     for name in names:
         table = altered_outputs_table(altered.outputs, name)

@@ -24,7 +24,7 @@ from fer_vit.fields import is_owned
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
 
@@ -117,7 +117,7 @@ class Conditions:
     def predict(self, images: Images, checkpoint: str | None) -> EvaluatedFaces:
         """Predicts a manifest; `checkpoint` is the option that names the model."""
         faces = predict_manifest(images.model, images.rows, self.chosen_split, images.merge)
-        facts: dict[str, str] = {"model": checkpoint or DEFAULT, "split": self.chosen_split}
+        facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
             if old != new:

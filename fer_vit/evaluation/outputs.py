@@ -87,7 +87,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     `units` (N,) are persons or photos. There is no interval where fewer than `LEAST_UNITS` have
     values.
     """
-    names = HEADS[head].figures
+    names = HEADS[head].measures
     first = variants[0]
     known = np.isfinite(first.targets) & np.isfinite(first.values)
     means = _measure_mean(names, variants, np.ones((1, len(units))))[0]  # (K, measures)

@@ -32,7 +32,7 @@ from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import READ_STATUSES, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
-from fer_vit.heads import in_picture
+from fer_vit.heads import values_in_photo
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
@@ -260,7 +260,7 @@ def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
     start = 0
     for head, names in model.net.settings.outputs.items():
         end = start + len(names)
-        parts.append(in_picture(head, names, values[:, start:end], turned))
+        parts.append(values_in_photo(head, names, values[:, start:end], turned))
         start = end
     return np.concatenate(parts, axis=1)
 

@@ -23,7 +23,14 @@ from fer_vit.explain.methods import (
     explain_each,
     find_method,
 )
-from fer_vit.explain.trace import Trace, drops, evaluating, masked_outputs, region_units, trace
+from fer_vit.explain.trace import (
+    Trace,
+    evaluating,
+    masked_outputs,
+    output_decreases,
+    region_units,
+    trace,
+)
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
@@ -61,8 +68,8 @@ def measure_methods(
       a baseline; 0 for the probability with all of them replaced, 1 for the whole face. NaN for
       faces that keep more than half of their probability when all are replaced: there is little
       that an explanation could point to.
-    * region agreement: Spearman's rank correlation of the regions' shares with the falls when each
-      is masked.
+    * region agreement: Spearman's rank correlation of the regions' shares with the decreases of the
+      logit when each is masked.
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with
       tokens instead of pixels: whether groups with a higher mean score change the probability
       more, weighted by how much higher, in [-1, 1]. NaN for faces with fewer tokens than groups.
@@ -77,12 +84,12 @@ def measure_methods(
     result = {}
     with evaluating(net):
         regions = region_units(net.layout, traced.membership)  # (B, R, T)
-        falls_of_outputs = drops(net, traced.tokens, regions)  # (B, R, O)
-        falls = falls_of_outputs[torch.arange(len(label)), :, label]  # (B, R)
+        all_decreases = output_decreases(net, traced.tokens, regions)  # (B, R, O)
+        decreases = all_decreases[torch.arange(len(label)), :, label]  # (B, R)
         for method in methods:
             draws = find_method(method, MEASURED).draws
             explanations = explain_each(net, traced, method, direction.expand(draws, -1, -1))
-            measured = [_measures(faces, explanation, falls) for explanation in explanations]
+            measured = [_measures(faces, explanation, decreases) for explanation in explanations]
             result[method] = _mean_measures(measured)
     return result
 
@@ -106,21 +113,23 @@ class _TracedFaces(NamedTuple):
     def probability(self, logits: Tensor) -> Tensor:
         return self.net.probabilities(logits).gather(1, self.label[:, None])[:, 0]
 
-    def masked(self, hidden: Tensor) -> Tensor:
+    def probability_without(self, hidden: Tensor) -> Tensor:
         """Masks the tokens that are `hidden` (B, T)."""
         outputs = masked_outputs(self.net, self.traced.tokens, hidden)  # (B, O)
         return self.probability(outputs[:, : self.traced.logits.shape[1]])
 
-    def shown(self, keep: Tensor, baseline: Tensor) -> Tensor:
+    def probability_with_pixels(self, keep: Tensor, baseline: Tensor) -> Tensor:
         """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""
         image = torch.where(keep[:, None], self.traced.image, baseline)
         return self.probability(self.net.logits(image, self.traced.boxes, self.traced.valid))
 
 
-def _measures(faces: _TracedFaces, explanation: Explanation, falls: Tensor) -> dict[str, Tensor]:
+def _measures(
+    faces: _TracedFaces, explanation: Explanation, decreases: Tensor
+) -> dict[str, Tensor]:
     """Returns each measure (B,) of an explanation.
 
-    `falls` (B, R) are the falls of the logit without each region.
+    `decreases` (B, R) are the decreases of the logit without each region.
     """
     scores = explanation.scores  # (B, T)
     located = located_tokens(faces.traced.tokens, faces.net.layout.num_prefix)  # (B, T)
@@ -134,19 +143,23 @@ def _measures(faces: _TracedFaces, explanation: Explanation, falls: Tensor) -> d
         group = (ranks * TOKEN_GROUPS // count.clamp(min=1) == number) & located  # (B, T)
         groups.append(group)
 
-    # The mean score of each group, and the fall of the probability without it.
+    # The mean score of each group, and the decrease of the probability without it.
     intact = faces.probability(faces.traced.logits)  # (B,)
     mean_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
-    effects = [intact - faces.masked(group) for group in groups]
+    effects = [intact - faces.probability_without(group) for group in groups]
     salience = torch.stack(mean_scores, 1)  # (B, G)
     effect = torch.stack(effects, 1)  # (B, G)
 
-    deletion = [faces.masked((relative < fraction) & located) for fraction in FRACTIONS]
-    insertion = [faces.masked((relative >= fraction) & located) for fraction in FRACTIONS]
+    deletion = [
+        faces.probability_without((relative < fraction) & located) for fraction in FRACTIONS
+    ]
+    insertion = [
+        faces.probability_without((relative >= fraction) & located) for fraction in FRACTIONS
+    ]
     measures = _pixel_measures(faces, explanation.heat)
     measures["deletion"] = _area(torch.stack(deletion))
     measures["insertion"] = _area(torch.stack(insertion))
-    measures["region agreement"] = spearman(explanation.shares, falls, faces.traced.valid)
+    measures["region agreement"] = spearman(explanation.shares, decreases, faces.traced.valid)
     measures["saco"] = torch.where(count[:, 0] >= TOKEN_GROUPS, saco(salience, effect), torch.nan)
     return measures
 
@@ -163,15 +176,20 @@ def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
     measures = {}
     for name, baseline in BASELINES.items():
         replaced = baseline(traced.image)
-        deleted = [faces.shown(relative >= fraction, replaced) for fraction in FRACTIONS]
-        inserted = [faces.shown((relative < fraction) | ~read, replaced) for fraction in FRACTIONS]
+        deleted = [
+            faces.probability_with_pixels(relative >= fraction, replaced) for fraction in FRACTIONS
+        ]
+        inserted = [
+            faces.probability_with_pixels((relative < fraction) | ~read, replaced)
+            for fraction in FRACTIONS
+        ]
         whole = deleted[0]  # (B,)
         empty = deleted[-1]
         has_fallen = empty <= whole / 2  # (B,), see `measure_methods`
-        for kind, probabilities in (("deletion", deleted), ("insertion", inserted)):
+        for curve, probabilities in (("deletion", deleted), ("insertion", inserted)):
             area = _area(torch.stack(probabilities))
             part = (area - empty) / (whole - empty)
-            measures[f"pixel {kind}, {name}"] = torch.where(has_fallen, part, torch.nan)
+            measures[f"pixel {curve}, {name}"] = torch.where(has_fallen, part, torch.nan)
     return measures
 
 
@@ -225,13 +243,13 @@ def randomised(
 
     # The copy is shuffled part by part, from the output to the input.
     shuffled = copy.deepcopy(net)
-    parts: dict[str, nn.Module] = {"classifier": shuffled.vit.head, "pooling": shuffled.pool}
+    modules: dict[str, nn.Module] = {"classifier": shuffled.vit.head, "pooling": shuffled.pool}
     for number in reversed(range(len(shuffled.vit.blocks))):
-        parts[f"block {number}"] = shuffled.vit.blocks[number]
-    parts["embeddings"] = shuffled  # and the parts before again
+        modules[f"block {number}"] = shuffled.vit.blocks[number]
+    modules["embeddings"] = shuffled  # and the parts before again
 
     generator = torch.Generator().manual_seed(seed)
-    for name, module in parts.items():
+    for name, module in modules.items():
         parameters = list(module.parameters())
         if not parameters:  # some poolings have none
             continue

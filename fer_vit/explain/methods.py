@@ -2,6 +2,9 @@
 
 E directions, B images, C classes, O raw outputs: C logits and the outputs of further heads; H heads
 of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
+
+A direction (B, O) is the weight of each raw output in the score that is explained. Each method
+takes a network, traced faces and directions (E, B, O).
 """
 
 import zlib
@@ -16,9 +19,9 @@ from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot, pad
 from fer_vit.errors import FerVitError, suggest
 from fer_vit.explain.trace import (
     Trace,
-    drops,
     evaluating,
     no_autocast,
+    output_decreases,
     overlaps,
     raw_outputs,
     region_means,
@@ -136,13 +139,13 @@ def _normalized(values: Tensor) -> Tensor:
     return normalize(values.flatten(2), p=1, dim=2).view_as(values)
 
 
-def find_method(name: str, known: Mapping[str, Method]) -> Method:
-    """Returns a method by its name. Raises FerVitError when it is unknown."""
-    if not isinstance(name, str) or name not in known:
-        names = ", ".join(known)
-        remedy = suggest(str(name), known)
+def find_method(name: str, methods: Mapping[str, Method]) -> Method:
+    """Returns one of the methods by its name. Raises FerVitError when it is unknown."""
+    if not isinstance(name, str) or name not in methods:
+        names = ", ".join(methods)
+        remedy = suggest(str(name), methods)
         raise FerVitError(f"Expected method to be one of {names}, but got {name}.{remedy}")
-    return known[name]
+    return methods[name]
 
 
 def pixels(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
@@ -191,10 +194,10 @@ def ablation(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """How far the score falls when a region's tokens and the patches under it are masked."""
     together = region_units(net.layout, traced.membership)  # (B, R, T)
     with evaluating(net):
-        falls = drops(net, traced.tokens, together)  # (B, R, O)
-    with no_autocast(falls):
-        shares = torch.einsum("bro,ebo->ebr", falls, directions.to(falls))
-        # A token has the mean fall of the regions that it belongs to.
+        decreases = output_decreases(net, traced.tokens, together)  # (B, R, O)
+    with no_autocast(decreases):
+        shares = torch.einsum("bro,ebo->ebr", decreases, directions.to(decreases))
+        # A token has the mean decrease of the regions that it belongs to.
         regions = together.sum(1).clamp(min=1)  # (B, T)
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / regions
     heat = spread(scores, traced.where, traced.image.shape[-1])
@@ -335,22 +338,22 @@ def integrated_gradients(
             between = torch.lerp(start, image, fraction).requires_grad_()
             encoded = net.encode(net.tokenize(between, boxes, valid))
             outputs = raw_outputs(net, encoded)  # (B, O)
-            for total, direction in zip(totals, directions, strict=True):
+            for index, direction in enumerate(directions):  # (B, O)
                 (gradient,) = torch.autograd.grad(
                     outputs, between, direction.to(outputs), retain_graph=True
                 )
-                total += weight * ((image - start) * gradient).sum(1)
+                totals[index] += weight * ((image - start) * gradient).sum(1)
     return totals
 
 
-def integration_points(number: int) -> list[tuple[float, float]]:
+def integration_points(num_points: int) -> list[tuple[float, float]]:
     """Returns fractions of the way from the blurred face to the face, and their weights.
 
     Gauss and Legendre's points of the square root of the fraction: scores change most near the
     blurred face, where points lie closer together (Bhat & Raychowdhury, "Non-uniform interpolation
     in integrated gradients for low-latency explainable-AI", ISCAS 2023, choose them by the change).
     """
-    points, weights = np.polynomial.legendre.leggauss(number)  # in (-1, 1), with sum 2
+    points, weights = np.polynomial.legendre.leggauss(num_points)  # in (-1, 1), with sum 2
     roots = (points + 1) / 2
     # d(root^2) = 2 root d(root), and half of it for the length of (-1, 1)
     return list(zip((roots**2).tolist(), (weights * roots).tolist(), strict=True))

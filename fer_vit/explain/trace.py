@@ -110,7 +110,7 @@ def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
     """
     recorded: list[Tensor] = []
 
-    def keep(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
+    def record_weights(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         weights = inputs[0]
         weights.requires_grad_()  # in a frozen network they may not depend on the tokens
         recorded.append(weights)
@@ -120,7 +120,7 @@ def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
     use_fused_attention(recorder.vit.blocks, fused=False)
     for block in recorder.vit.blocks:
         # timm's attention that is not fused passes the weights through this layer.
-        block.attn.attn_drop.register_forward_hook(keep)
+        block.attn.attn_drop.register_forward_hook(record_weights)
     return recorder, recorded
 
 
@@ -148,7 +148,9 @@ def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
     return raw_outputs(net, net.encode(tokens._replace(valid=valid)))
 
 
-def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None) -> Tensor:
+def output_decreases(
+    net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None
+) -> Tensor:
     """Decrease of the raw outputs when one unit (B, U, T) is masked, for each unit: (B, U, O).
 
     The model is in evaluation mode. `intact` are its outputs (B, O) with all tokens; None: they are
@@ -158,12 +160,12 @@ def drops(net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None =
         # Not the outputs of a trace: other kernels may have computed them; this matters in
         # bfloat16.
         intact = raw_outputs(net, net.encode(tokens))
-    falls = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
-    for number, unit in enumerate(units.unbind(1)):
-        falls[:, number] = intact - masked_outputs(net, tokens, unit)
+    decreases = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
+    for index, unit in enumerate(units.unbind(1)):
+        decreases[:, index] = intact - masked_outputs(net, tokens, unit)
     # The logit of an impossible class is -inf with and without the unit.
     impossible = intact.isneginf()[:, None]  # (B, 1, O)
-    return falls.masked_fill(impossible, 0.0)
+    return decreases.masked_fill(impossible, 0.0)
 
 
 def no_autocast(values: Tensor) -> torch.autocast:
@@ -209,14 +211,14 @@ def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid:
     The boxes (B, R, 4) are in crop pixels from the corner of the grid of patches.
     """
     batch, regions = valid.shape
-    parts = torch.zeros(batch, regions, layout.num_tokens, device=boxes.device)  # (B, R, T)
+    membership = torch.zeros(batch, regions, layout.num_tokens, device=boxes.device)  # (B, R, T)
     rows, columns = overlaps(boxes, layout.grid, patch_size)
-    parts[..., layout.patches] = (rows[..., None] * columns[..., None, :]).flatten(2)
+    membership[..., layout.patches] = (rows[..., None] * columns[..., None, :]).flatten(2)
     if layout.num_regions:
         diagonal = torch.eye(layout.num_regions, device=boxes.device)
         present = diagonal * valid[..., None]  # (B, R, R)
-        parts[..., layout.regions] = present.repeat_interleave(layout.tokens_per_region, -1)
-    return parts
+        membership[..., layout.regions] = present.repeat_interleave(layout.tokens_per_region, -1)
+    return membership
 
 
 def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
@@ -301,7 +303,7 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
     result = traced.logits.new_zeros(batch, regions, regions)
     with evaluating(net):
         intact = raw_outputs(net, net.encode(traced.tokens))  # (B, O)
-        single = drops(net, traced.tokens, alone, intact)[faces, :, label]  # (B, R)
+        single = output_decreases(net, traced.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(MAX_INTERACTING, regions)).indices.sort().values
         for a, b in combinations(strongest.unbind(1), 2):  # (B,) each
             without_both = masked_outputs(net, traced.tokens, alone[faces, a] | alone[faces, b])
@@ -336,8 +338,8 @@ def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
         # attend either.
         present = located.sum((1, 2)) > 0  # (B, T)
         far = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
-        number = present.sum(-1).clamp(min=1)[:, None]  # (B, 1)
-        means.append((far * present[:, None]).sum(-1) / number)
+        num_present = present.sum(-1).clamp(min=1)[:, None]  # (B, 1)
+        means.append((far * present[:, None]).sum(-1) / num_present)
     return torch.cat(maps, 1), torch.cat(means, 1)
 
 
@@ -371,5 +373,5 @@ def _all_blocks(traced: Trace) -> Tensor:
 def _between(membership: Tensor, flow: Tensor) -> Tensor:
     """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
     with no_autocast(membership):
-        taken = region_means(membership, region_means(membership, flow.float()).mT).mT
-    return normalize(taken, p=1, dim=-1)
+        received = region_means(membership, region_means(membership, flow.float()).mT).mT
+    return normalize(received, p=1, dim=-1)

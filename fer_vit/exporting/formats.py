@@ -30,7 +30,7 @@ from fer_vit.heads import HEADS, target_column
 from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
-from fer_vit.store.hub import CARD_FILE, CONFIG, WEIGHTS, find_folder
+from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, find_folder
 from fer_vit.wording import describe_entries, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -216,7 +216,7 @@ FORMATS = {
         "script in docs/how-to/without_pytorch.md",
         check_folder,
         write_folder,
-        files=(CARD_FILE, WEIGHTS, CONFIG, *FACE_FILES),
+        files=(CARD_FILE, WEIGHTS_FILE, CONFIG_FILE, *FACE_FILES),
     ),
     ".onnx": Format(
         "NAME.onnx",

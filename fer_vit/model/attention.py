@@ -4,11 +4,12 @@ Then pooling: from encoded tokens to the vectors that are classified, and the we
 
 B images, H heads of the encoder, the decoder or 1, T tokens, D width, d = D / H the width of a
 head, C classes, Q vectors per face: 1, or C, one per expression. `num_prefix` class and register
-tokens come first; the others have a position in the face.
+tokens come first; the others have a position in the face. `pairs`, which timm passes as
+`attn_mask`, is what a layer needs of pairs of tokens: a mask, or squared distances.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from timm.layers import Attention, Mlp
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from fer_vit.model.tokens import Tokens
 
-ALL = slice(None)
+ALL_TOKENS = slice(None)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -52,13 +53,14 @@ class DotAttention(Attention):
     vector_pairs = False
 
     @staticmethod
-    def relation(tokens: Tokens) -> Tensor | None:
+    def pairs(tokens: Tokens) -> Tensor | None:
         """Computes timm's `attn_mask`: True for present tokens (B, 1, 1, T); None for all."""
         return None if tokens.valid is None else tokens.valid[:, None, None, :]
 
-    def project(self, x: Tensor, which: int) -> Tensor:
-        """Queries (0), keys (1) or values (2) of tokens: (B, T, D) -> (B, H, T, d)."""
-        rows = slice(which * self.attn_dim, (which + 1) * self.attn_dim)
+    def project(self, x: Tensor, part: Literal["q", "k", "v"]) -> Tensor:
+        """Queries, keys or values of tokens: (B, T, D) -> (B, H, T, d)."""
+        index = "qkv".index(part)
+        rows = slice(index * self.attn_dim, (index + 1) * self.attn_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return split_heads(F.linear(x, self.qkv.weight[rows], bias), self.num_heads)
 
@@ -66,18 +68,18 @@ class DotAttention(Attention):
         """(B, H, Q, d), (B, H, T, d) -> (B, H, Q, T)."""
         return self.scale * q @ k.transpose(-2, -1)  # type: ignore[no-any-return]
 
-    def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
+    def weights(self, x: Tensor, pairs: Tensor | None, queries: slice = ALL_TOKENS) -> Tensor:
         """Attention of some tokens to all (B, H, Q, T), rows summing to 1, without `attn_drop`."""
-        q = self.q_norm(self.project(x[:, queries], 0))  # (B, H, Q, d)
-        k = self.k_norm(self.project(x, 1))  # (B, H, T, d)
-        return masked_softmax(self.score(q, k), relation)
+        q = self.q_norm(self.project(x[:, queries], "q"))  # (B, H, Q, d)
+        k = self.k_norm(self.project(x, "k"))  # (B, H, T, d)
+        return masked_softmax(self.score(q, k), pairs)
 
     def values(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, d)."""
-        return self.project(x, 2)
+        return self.project(x, "v")
 
     def attend(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """The forward pass (B, T, D) -> (B, T, D); `attn_mask` is the layer's `relation`."""
+        """The forward pass (B, T, D) -> (B, T, D); `attn_mask` is the layer's `pairs`."""
         values = self.values(x)  # (B, H, T, d)
         weights = self.attn_drop(self.weights(x, attn_mask)).to(values.dtype)  # (B, H, T, T)
         x = (weights @ values).transpose(1, 2).flatten(2)
@@ -129,7 +131,7 @@ class GaussianAttention(DotAttention):
         self.log_width = nn.Parameter(torch.linspace(math.log(4.0), math.log(128.0), num_heads))
 
     @staticmethod
-    def relation(tokens: Tokens) -> Tensor:
+    def pairs(tokens: Tokens) -> Tensor:
         """Squared distances of tokens in pixels (B, 1, T, T), infinite to missing ones."""
         centres = tokens.centres.float()  # squares of pixels are too large for float16
         squared = (centres[:, :, None] - centres[:, None]).square().sum(-1)  # (B, T, T)
@@ -137,10 +139,10 @@ class GaussianAttention(DotAttention):
             squared = squared.masked_fill(~tokens.valid[:, None], torch.inf)
         return squared[:, None]
 
-    def weights(self, x: Tensor, relation: Tensor | None, queries: slice = ALL) -> Tensor:
+    def weights(self, x: Tensor, pairs: Tensor | None, queries: slice = ALL_TOKENS) -> Tensor:
         """As for `DotAttention`."""
-        assert relation is not None
-        squared = relation[:, :, queries]  # (B, 1, Q, T)
+        assert pairs is not None
+        squared = pairs[:, :, queries]  # (B, 1, Q, T)
         present = squared.isfinite()
         width = self.log_width.float().exp()[:, None, None]  # (H, 1, 1)
         scores = squared.masked_fill(~present, 0.0) / (-2 * width.square())
@@ -177,11 +179,11 @@ class PostNormBlock(Block):
         return self.norm2(x + self.drop_path2(self.ls2(change)))  # type: ignore[no-any-return]
 
 
-def class_attention(block: Block, x: Tensor, relation: Tensor | None) -> Tensor:
+def class_attention(block: Block, x: Tensor, pairs: Tensor | None) -> Tensor:
     """Attention of the class token (B, T), the mean over heads, for a block's input (B, T, D)."""
     if not isinstance(block, PostNormBlock):
         x = block.norm1(x)
-    weights: Tensor = block.attn.weights(x, relation, slice(0, 1))  # (B, H, 1, T)
+    weights: Tensor = block.attn.weights(x, pairs, slice(0, 1))  # (B, H, 1, T)
     return weights.mean(1)[:, 0]
 
 
@@ -204,9 +206,9 @@ def has_bf16(accelerator: str) -> bool:
     """Whether the GPU, if one is used, or else the CPU has bfloat16 instructions."""
     if torch.cuda.is_available() and accelerator in ("auto", "gpu", "cuda"):
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    has = torch.cpu.get_capabilities()
+    capabilities = torch.cpu.get_capabilities()
     names = ("avx512_bf16", "amx_bf16", "bf16")  # two of x86, one of ARM
-    return torch.backends.mkldnn.is_available() and any(map(has.get, names))  # type: ignore[no-untyped-call]
+    return torch.backends.mkldnn.is_available() and any(map(capabilities.get, names))  # type: ignore[no-untyped-call]
 
 
 class Pooled(NamedTuple):

@@ -46,7 +46,7 @@ def find_origin(config: RegionViTConfig, patch_size: int) -> float:
 
 
 def fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
-    """Replaces learned positions by fixed codes for patches, and none for prefix tokens."""
+    """Replaces learned positions by fixed codes for patches, and by zeros for prefix tokens."""
     patch_size = int(vit.patch_embed.patch_size[0])
     centres = grid_centres(config, patch_size, vit.patch_embed.grid_size)  # (N, 2)
     code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
@@ -61,9 +61,9 @@ def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
     else:
         vit.patch_embed = nn.Identity()
     if vit.pos_embed is not None:
-        prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
-        kept = vit.pos_embed[:, :prefix].detach().clone()
-        vit.pos_embed = nn.Parameter(kept, vit.pos_embed.requires_grad)
+        num_prefix = 0 if vit.no_embed_class else vit.num_prefix_tokens
+        prefix_positions = vit.pos_embed[:, :num_prefix].detach().clone()
+        vit.pos_embed = nn.Parameter(prefix_positions, vit.pos_embed.requires_grad)
 
 
 def create_backbone(
@@ -160,8 +160,8 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
             )
 
     patch_size = vit.patch_embed.patch_size[0]
-    rest = config.img_size % patch_size
-    fits = rest == 0 or (rest == 1 and config.stem == "conv")
+    remainder = config.img_size % patch_size
+    fits = remainder == 0 or (remainder == 1 and config.stem == "conv")
     if config.tokens != "region" and not fits:
         raise FerVitError(
             f"Expected `--model.network.img_size` to be a multiple of the patch size {patch_size}, "
@@ -195,9 +195,9 @@ def _check_loaded(
 
     timm only logs them.
     """
-    given = checkpoint_filter_fn(state, vit)
+    converted = checkpoint_filter_fn(state, vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]
-    missing = [key for key in tensors if key not in given]
+    missing = [key for key in tensors if key not in converted]
     if len(missing) > len(tensors) / 10:
         raise FerVitError(
             f"Expected the weights of {config.backbone} in {config.pretrained} "

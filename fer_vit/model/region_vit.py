@@ -8,7 +8,7 @@ C classes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import chain
 from typing import Any, NamedTuple
@@ -74,7 +74,7 @@ class RegionViT(nn.Module):
         self.patch_size = parts.patch_size
 
         # computes the mask or distances of tokens
-        self.relation = ATTENTION[config.attention].relation
+        self.pairs = ATTENTION[config.attention].pairs
         # patches at first, then after each block
         rates = config.keep_rate or [1.0] * len(self.vit.blocks)
         self.num_kept = [self.layout.num_patches]
@@ -128,26 +128,28 @@ class RegionViT(nn.Module):
         return outputs
 
     def tokenize(
-        self,
-        image: Tensor,
-        boxes: Tensor | None = None,
-        valid: Tensor | None = None,
-        cover: Callable[[Tensor], Tensor] | None = None,
+        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tokens:
-        """Embeds faces; `cover` changes the contents (B, N + R k^2, D) of patches and regions."""
+        """Embeds faces; arguments as for `forward`. This is `embed`, then `place`."""
+        boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
+        patches, regions = self.embed(image, boxes, valid)  # (B, N, D), (B, R k^2, D)
+        return self.place(patches, regions, boxes, valid)
+
+    def embed(self, image: Tensor, boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeds the contents of patches (B, N, D) and regions (B, R k^2, D), without positions.
+
+        Boxes and `valid` are of `fill_regions`.
+        """
         patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), (B, C', H, W)
         if self.region_embed is None:
-            if cover is not None:
-                patches = cover(patches)
-            x, centres = self._place_patches(patches)
-            return Tokens(self.vit.norm_pre(x), None, centres)
+            return patches, patches[:, :0]
+        return patches, self.region_embed(source, boxes, valid)
 
-        boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
-        regions = self.region_embed(source, boxes, valid)  # (B, R k^2, D)
-        if cover is not None:
-            contents = cover(torch.cat([patches, regions], 1))
-            patches, regions = contents.tensor_split([patches.shape[1]], 1)
+    def place(self, patches: Tensor, regions: Tensor, boxes: Tensor, valid: Tensor) -> Tokens:
+        """Adds prefix tokens and positions to what `embed` returns."""
         x, centres = self._place_patches(patches)  # (B, prefix + N, D), (B, prefix + N, 2)
+        if self.region_embed is None:
+            return Tokens(self.vit.norm_pre(x), None, centres)
 
         # names and positions of regions
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
@@ -217,15 +219,15 @@ class RegionViT(nn.Module):
 
         Missing regions get no attention; with a keep rate fewer patches come out.
         """
-        relation = self.relation(tokens)
-        for number, block in enumerate(self.vit.blocks):
-            before = self.num_kept[number]
-            kept = self.num_kept[number + 1]
-            if kept < before:
-                scores = class_attention(block, tokens.x, relation)  # (B, T')
-                tokens = keep_patches(tokens, scores, self.layout, kept, self.drop_by_mask)
-                relation = self.relation(tokens)
-            tokens = tokens._replace(x=block(tokens.x, attn_mask=relation))  # (B, T', D)
+        pairs = self.pairs(tokens)
+        for index, block in enumerate(self.vit.blocks):
+            num_before = self.num_kept[index]
+            num_after = self.num_kept[index + 1]
+            if num_after < num_before:
+                scores = class_attention(block, tokens.x, pairs)  # (B, T')
+                tokens = keep_patches(tokens, scores, self.layout, num_after, self.drop_by_mask)
+                pairs = self.pairs(tokens)
+            tokens = tokens._replace(x=block(tokens.x, attn_mask=pairs))  # (B, T', D)
         return tokens._replace(x=self.vit.norm(tokens.x))
 
     def pool_features(

@@ -67,7 +67,7 @@ class TokenLayout:
 
 
 def keep_patches(
-    tokens: Tokens, scores: Tensor, layout: TokenLayout, number: int, by_mask: bool = False
+    tokens: Tokens, scores: Tensor, layout: TokenLayout, num_patches: int, by_mask: bool = False
 ) -> Tokens:
     """Hard attention: keeps the patches with the highest scores, in their original order.
 
@@ -79,7 +79,7 @@ def keep_patches(
         tokens: The T' tokens that earlier blocks have left.
         scores: Their scores (B, T').
         layout: The order of all T tokens.
-        number: How many patches are kept.
+        num_patches: How many patches are kept.
         by_mask: Whether the other patches are masked instead of removed.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
@@ -87,7 +87,7 @@ def keep_patches(
     scores = scores[:, patches]
     if tokens.valid is not None:
         scores = scores.masked_fill(~tokens.valid[:, patches], -torch.inf)
-    best = scores.topk(number).indices.sort().values + layout.num_prefix  # (B, number)
+    best = scores.topk(num_patches).indices.sort().values + layout.num_prefix  # (B, num_patches)
 
     if by_mask:
         valid = tokens.present()  # (B, T')
@@ -97,7 +97,7 @@ def keep_patches(
     indices = torch.arange(tokens.x.shape[1], device=best.device).expand(best.shape[0], -1)
     index = torch.cat([indices[:, : layout.num_prefix], best, indices[:, stop:]], dim=1)
 
-    def take(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + number + R k^2, ...)
+    def take(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + num_patches + R k^2, ...)
         # `take_along_dim` would export a fixed B
         return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 

@@ -16,7 +16,7 @@ from fer_vit.faces import Source
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader, read_batches
 from fer_vit.processes import cores
-from fer_vit.store.hub import CONFIG, DEFAULT, shipped_models
+from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 
 
 def read_sources(
@@ -89,10 +89,10 @@ def start_reading(
 
     None for others, whose crops are known when they are loaded.
     """
-    folder = shipped_models().get(model or DEFAULT)
+    folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:
         return None
-    settings = json.loads((folder / CONFIG).read_text("utf-8"))
+    settings = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
     config = settings["config"]
     spec = crop_for(config["img_size"], config["regions"], settings["align"], settings["template"])
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

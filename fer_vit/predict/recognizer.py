@@ -38,7 +38,7 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import Array, Float32Array, rotation
-from fer_vit.heads import EXPRESSION, in_picture, target_column
+from fer_vit.heads import EXPRESSION, target_column, values_in_photo
 from fer_vit.labels import read_prior
 from fer_vit.losses import decode
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
@@ -55,7 +55,7 @@ from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.version import __version__
 from fer_vit.wording import fill_docstring
 
@@ -107,7 +107,7 @@ def load(
         )
     else:
         net = load_network(model, revision=revision, token=token)
-        recognizer = Recognizer(net, str(model or DEFAULT))
+        recognizer = Recognizer(net, str(model or DEFAULT_MODEL))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
     if device in (None, "auto"):
@@ -487,7 +487,7 @@ class Recognizer(nn.Module):
         for head, names in self.net.settings.outputs.items():
             raw = self.net.heads[head](tokens).float()
             decoded = decode(head, raw).double().cpu().numpy()
-            values.append(in_picture(head, names, decoded, degrees))
+            values.append(values_in_photo(head, names, decoded, degrees))
         return np.concatenate(values, axis=1)
 
     @property

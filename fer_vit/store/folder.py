@@ -1,4 +1,4 @@
-"""Trained models as files: included models, folders, the hub, and checkpoints of `fer-vit fit`.
+"""Reads and writes trained models as files; `store.hub` finds them by name.
 
 A folder contains model.safetensors and config.json: the architecture, and what prediction needs
 (labels, cropping, calibration). No code in a file is run, and sizes that a file claims are checked.
@@ -24,7 +24,14 @@ from fer_vit.files import check_permission, json_text
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, build_from_parts
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
-from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS, check_model_folder, find_folder
+from fer_vit.store.hub import (
+    CARD_FILE,
+    CONFIG_FILE,
+    DEFAULT_MODEL,
+    WEIGHTS_FILE,
+    check_model_folder,
+    find_folder,
+)
 from fer_vit.store.stored_model import StoredModel, read_stored_model
 
 LOGGER = logging.getLogger("fer_vit")
@@ -113,8 +120,8 @@ def save_network(net: RegionViT, folder: Path) -> None:
     weights = save(state, {"format": "pt"})
     folder.mkdir(exist_ok=True)
     (folder / CARD_FILE).write_text(CARD, "utf-8")
-    (folder / WEIGHTS).write_bytes(weights)
-    (folder / CONFIG).write_text(json_text(settings, indent=2) + "\n", "utf-8")
+    (folder / WEIGHTS_FILE).write_bytes(weights)
+    (folder / CONFIG_FILE).write_text(json_text(settings, indent=2) + "\n", "utf-8")
 
 
 def classifier_command(encoder: str | Path) -> str:
@@ -140,7 +147,8 @@ def read_model(
     """Reads the settings and weights of a model.
 
     Args:
-        name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: `DEFAULT`.
+        name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: the
+            default model.
         pretraining: Whether it may be a checkpoint of masked pretraining, without labels and head.
         **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of
             huggingface_hub.
@@ -148,7 +156,7 @@ def read_model(
     Raises:
         FerVitError: There is no such model, or its files are damaged or not fer-vit's.
     """
-    name = DEFAULT if name is None else name
+    name = DEFAULT_MODEL if name is None else name
     if Path(name).is_file() or Path(name).suffix == ".ckpt":
         checkpoint = load_checkpoint(Path(name))
         model = unpack_checkpoint(checkpoint, name)
@@ -165,12 +173,13 @@ def read_model(
     folder = find_folder(name, **hub)
     check_model_folder(folder, name)
     try:
-        if (folder / CONFIG).stat().st_size > MAX_CONFIG:
+        if (folder / CONFIG_FILE).stat().st_size > MAX_CONFIG:
             raise ModelError(
-                f"Expected a {CONFIG} of at most {MAX_CONFIG:,} bytes in {name}, but it is larger."
+                f"Expected a {CONFIG_FILE} of at most {MAX_CONFIG:,} bytes in {name}, but it is "
+                "larger."
             )
-        plain = json.loads((folder / CONFIG).read_text("utf-8"))
-        state = load_file(folder / WEIGHTS)
+        plain = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+        state = load_file(folder / WEIGHTS_FILE)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         check_permission(folder, error)
         raise ModelError(

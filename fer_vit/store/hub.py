@@ -1,4 +1,7 @@
-"""Models in the package, in folders and on the Hugging Face hub."""
+"""Finds the folder of a model by its name: in the package, on disk or on the Hugging Face hub.
+
+Also publishes a folder on the hub. `store.folder` reads and writes what is in such a folder.
+"""
 
 import hashlib
 import re
@@ -13,19 +16,24 @@ from fer_vit.errors import FerVitError, ModelError, suggest
 
 SHIPPED = Path(__file__).parents[1] / "weights"
 """The models in the package, each in its own folder."""
-DEFAULT = "ferplus-fairface"
+DEFAULT_MODEL = "ferplus-fairface"
 """The default model."""
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-MODEL_FILES = [CONFIG, WEIGHTS, CARD_FILE]
+MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]
 """The files on the hub."""
 MAX_MODEL_BYTES = 10_000_000_000
 """Largest download from the hub; timm's largest models have 8 GB."""
 
 
-def find_folder(name: str | Path, **hub: Any) -> Path:
+def find_folder(name: str | Path, **download_options: Any) -> Path:
     """Returns the folder of a model in the package, on disk or in the hub's cache.
+
+    Args:
+        name: An included model, a folder, or "user/name" on the hub.
+        **download_options: Arguments of `huggingface_hub.snapshot_download`, such as `revision`,
+            `token` or `local_files_only`.
 
     Raises:
         FerVitError: There is no such model, or the hub cannot be reached.
@@ -36,28 +44,28 @@ def find_folder(name: str | Path, **hub: Any) -> Path:
     if str(name) and Path(name).is_dir():
         return Path(name)
 
-    known = (
+    expected = (
         f"Expected an included model ({', '.join(models)}), "
         "a checkpoint, a folder or user/name on the hub"
     )
     if str(name).count("/") != 1:
-        raise ModelError(f"{known}, but there is no {name}.{suggest(str(name), models)}")
+        raise ModelError(f"{expected}, but there is no {name}.{suggest(str(name), models)}")
     try:
-        return _download(str(name), **hub)
+        return _download(str(name), **download_options)
     except FerVitError:
         raise
     except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
         raise ModelError(
-            f"{known}, but cannot get {name} from the hub ({_reason(error)})."
+            f"{expected}, but cannot get {name} from the hub ({_reason(error)})."
         ) from error
 
 
-def _download(name: str, **hub: Any) -> Path:
+def _download(name: str, **options: Any) -> Path:
     """Fetches a model over https unless it is cached; limits its size, checks its weights' hash."""
-    if not hub.get("local_files_only"):
+    if not options.get("local_files_only"):
         _check_endpoint()
         with suppress(DryRunError):  # without an answer the cache may have the model
-            files = snapshot_download(name, allow_patterns=MODEL_FILES, dry_run=True, **hub)
+            files = snapshot_download(name, allow_patterns=MODEL_FILES, dry_run=True, **options)
             size = sum(file.file_size or 0 for file in files)
             if size > MAX_MODEL_BYTES:
                 raise ModelError(
@@ -65,8 +73,8 @@ def _download(name: str, **hub: Any) -> Path:
                     f"but it has {size:,}."
                 )
 
-    folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, **hub))
-    blob = (folder / WEIGHTS).resolve()  # the cache names large files by their sha256
+    folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, **options))
+    blob = (folder / WEIGHTS_FILE).resolve()  # the cache names large files by their sha256
     if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
         with blob.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -80,12 +88,12 @@ def _download(name: str, **hub: Any) -> Path:
 
 def shipped_models() -> dict[str, Path]:
     """Returns the folders of the models in the package by name."""
-    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG}"))}
+    return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG_FILE}"))}
 
 
 def check_model_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
-    for file in (CONFIG, WEIGHTS):
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / file).is_file():
             raise ModelError(
                 f"{name} has no {file}. Name a folder that `fer-vit export` wrote, or a checkpoint."
@@ -115,7 +123,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         commit = api.upload_folder(
             repo_id=repo.repo_id, folder_path=folder, allow_patterns=MODEL_FILES
         )
-    except Exception as error:  # as above
+    except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
         raise FerVitError(
             f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in."
         ) from error

@@ -64,7 +64,7 @@ def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[s
         remedy = "Add labelled faces by `fer-vit prepare --add`."
         if trained:
             head = trained[0]
-            measure = f"val/{log_name(head, HEADS[head].figures[0])}"
+            measure = f"val/{log_name(head, HEADS[head].measures[0])}"
             remedy = (
                 "Choose the best epoch by another measure, such as "
                 f"`--checkpoint.monitor {measure}`."

@@ -111,5 +111,5 @@ def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.M
     metrics = nn.ModuleDict()
     for head in trained:
         entry = HEADS[head]
-        metrics[head] = OutputMetrics(len(shared[head].names), entry.figures, entry.period)
+        metrics[head] = OutputMetrics(len(shared[head].names), entry.measures, entry.period)
     return metrics

@@ -163,11 +163,12 @@ def encode_hidden(
     net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor
 ) -> Tensor:
     """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
-
-    def cover(contents: Tensor) -> Tensor:  # (B, M, D)
-        return torch.where(hidden.tokens[..., None], token.to(contents.dtype), contents)
-
-    tokens = net.tokenize(hidden.seen, boxes, valid, cover)
+    boxes, valid = net.fill_regions(hidden.seen, boxes, valid)
+    patches, regions = net.embed(hidden.seen, boxes, valid)
+    contents = torch.cat([patches, regions], 1)  # (B, M, D)
+    contents = torch.where(hidden.tokens[..., None], token.to(contents.dtype), contents)
+    patches, regions = contents.tensor_split([patches.shape[1]], 1)
+    tokens = net.place(patches, regions, boxes, valid)
     return net.encode(tokens).x[:, net.layout.num_prefix :]
 
 

@@ -31,7 +31,7 @@ def output_rows(
     for name, value, truth in zip(names, preds.T, target.T, strict=True):
         row: dict[str, str | int | float | None] = {OUTPUT: name}
         row[FACES] = int(np.isfinite(truth).sum())
-        for figure in HEADS[head].figures:
+        for figure in HEADS[head].measures:
             measured = measure(figure, value, truth)
             row[figure] = measured if np.isfinite(measured) else None
         rows.append(row)
@@ -47,7 +47,7 @@ def write_outputs(
     """
     rows = output_rows(head, names, preds, target)
     columns: dict[str, type] = {OUTPUT: str, FACES: int}
-    for figure in HEADS[head].figures:
+    for figure in HEADS[head].measures:
         if any(row[figure] is not None for row in rows):
             columns[figure] = float
 

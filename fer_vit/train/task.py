@@ -21,7 +21,7 @@ from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align, rotation
-from fer_vit.heads import EXPRESSION, HEADS, in_picture, nearest_to, stay
+from fer_vit.heads import EXPRESSION, HEADS, nearest_to, rotate_unchanged, values_in_photo
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -285,16 +285,16 @@ class FERTask(RegionViTModule):
         shared = self.shared[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
-    def _in_picture(
+    def _in_photo(
         self, head: str, values: Tensor, target: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
         """Returns values and targets (B, K) in the picture, as `predict` does, not in the crop."""
-        if HEADS[head].rotate is stay:
+        if HEADS[head].rotate is rotate_unchanged:
             return values, target
         names = self.shared[head].names
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
-        truth = in_picture(head, names, target.cpu().numpy(), degrees)
-        turned = in_picture(head, names, values.cpu().numpy(), degrees)
+        truth = values_in_photo(head, names, target.cpu().numpy(), degrees)
+        turned = values_in_photo(head, names, values.cpu().numpy(), degrees)
         near = nearest_to(head, turned, truth)
         return torch.from_numpy(near).to(values), torch.from_numpy(truth).to(target)
 
@@ -349,7 +349,7 @@ class FERTask(RegionViTModule):
         counts = batch.row != PADDING  # (B,), not the repeats of a rank
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
-            values, truth = self._in_picture(head, decode(head, preds.float()), target, batch)
+            values, truth = self._in_photo(head, decode(head, preds.float()), target, batch)
             metrics.update(values[counts], truth[counts])
 
         labelled = counts & batch.target.isfinite().all(1)

@@ -38,7 +38,7 @@ from fer_vit.app.tasks import (
 from fer_vit.commands.app import app
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.visualization import writer
 from fer_vit.visualization.evidence import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
@@ -80,7 +80,7 @@ def run(
     folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any
 ) -> list[Event]:
     events: list[Event] = []
-    do(Task(folder.parent, names, DEFAULT, table, report, reading), events)
+    do(Task(folder.parent, names, DEFAULT_MODEL, table, report, reading), events)
     return events
 
 
@@ -92,7 +92,7 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
 
 
 def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
-    task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.json", False, {})
+    task = Task(uploads.parent, ["group.jpg"], DEFAULT_MODEL, "faces.json", False, {})
     events: list[Event] = []
     do(task._replace(outputs=("movements",)), events)
     main(["predict", "group.jpg", "--outputs", "movements", "--output", "../expected.jsonl"])
@@ -107,9 +107,9 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
 
 
 def test_heads_of_models_are_the_ones_of_their_tables() -> None:
-    heads = heads_of_models(["ferplus-fairface-small", DEFAULT])
+    heads = heads_of_models(["ferplus-fairface-small", DEFAULT_MODEL])
     assert heads["ferplus-fairface-small"] == ["expression", "pose"]
-    assert heads[DEFAULT] == load(DEFAULT).heads == ["expression", "pose", "movements"]
+    assert heads[DEFAULT_MODEL] == load(DEFAULT_MODEL).heads == ["expression", "pose", "movements"]
 
 
 class Report(NamedTuple):
@@ -164,7 +164,7 @@ def test_a_report_writes_its_files_without_paths_of_the_server(report: Report) -
 
 def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:
     events: list[Event] = []
-    task = Task(uploads.parent, ["group.jpg"], DEFAULT, "faces.csv", True, {}, explain=False)
+    task = Task(uploads.parent, ["group.jpg"], DEFAULT_MODEL, "faces.csv", True, {}, explain=False)
     do(task, events)
     assert [event["state"] for event in events] == ["found", "done"]
     files = {path.name for path in uploads.parent.iterdir()}
@@ -186,7 +186,7 @@ def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
     for module in (image_file, plot):
         monkeypatch.setattr(module, "decode_image", count)
     names = ["group.jpg", "empty.png"]
-    do(Task(uploads.parent, names, DEFAULT, "faces.csv", True, {}, explain=explain), [])
+    do(Task(uploads.parent, names, DEFAULT_MODEL, "faces.csv", True, {}, explain=explain), [])
     assert [decoded[Path(name).read_bytes()] for name in names] == [2, 1]
 
 
@@ -373,7 +373,7 @@ def test_both_processes_refuse_the_network_before_the_first_task(
     monkeypatch.setattr(Path, "write_text", Mock())  # this process is not to be ended first
     pipe = Mock(send=calls.append, recv=Mock(side_effect=EOFError))
     with pytest.raises(EOFError):
-        tasks.work(pipe, [DEFAULT])
+        tasks.work(pipe, [DEFAULT_MODEL])
     assert calls[0] is refuse_network
     assert calls[1]["state"] == "ready"
 

@@ -600,8 +600,8 @@ MUTATIONS = [
     Mutation(
         "three files come from the hub",
         "fer_vit/store/hub.py",
-        "snapshot_download(name, allow_patterns=MODEL_FILES, **hub)",
-        "snapshot_download(name, **hub)",
+        "snapshot_download(name, allow_patterns=MODEL_FILES, **options)",
+        "snapshot_download(name, **options)",
         "tests/store/test_folder.py::test_hub_models_come_out_of_its_cache",
     ),
     Mutation(

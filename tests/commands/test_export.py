@@ -33,7 +33,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import load_network, save_network
-from fer_vit.store.hub import DEFAULT, shipped_models
+from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import fails, main, run
 from tests.helpers.marks import slow
@@ -232,7 +232,7 @@ def test_cards_and_foreign_files_stay(
 ) -> None:
     main(["export", str(tmp_path / "copy")])
     card = (tmp_path / "copy" / "README.md").read_text()
-    assert card == (shipped_models()[DEFAULT] / "README.md").read_text()
+    assert card == (shipped_models()[DEFAULT_MODEL] / "README.md").read_text()
     exported = tmp_path / "own"
     main(["export", str(exported), "--checkpoint", str(checkpoint)])
     assert "To be filled in" in (exported / "README.md").read_text()

@@ -29,7 +29,7 @@ from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import CARD
-from fer_vit.store.hub import CARD_FILE, CONFIG, DEFAULT, WEIGHTS
+from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.tables.read import read_table
 from fer_vit.train import recipe
 from fer_vit.train.cli import fit
@@ -123,7 +123,12 @@ def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
 
 def test_the_model_of_finetune_is_a_folder_whose_card_has_its_results(made: Made) -> None:
     model = made.folder / "model"
-    assert {path.name for path in model.iterdir()} == {CARD_FILE, CONFIG, WEIGHTS, *FACE_FILES}
+    assert {path.name for path in model.iterdir()} == {
+        CARD_FILE,
+        CONFIG_FILE,
+        WEIGHTS_FILE,
+        *FACE_FILES,
+    }
     card = (model / CARD_FILE).read_text()
     assert re.search(r"Results on 2 .*\n\n.*accuracy \d", card)
 
@@ -192,7 +197,11 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(FerVitError, match=r"model exists already"):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
     stopped = (
-        tmp_path / "training" / Recipe("finetune").key(other_faces, DEFAULT) / "v" / "checkpoints"
+        tmp_path
+        / "training"
+        / Recipe("finetune").key(other_faces, DEFAULT_MODEL)
+        / "v"
+        / "checkpoints"
     )
     stopped.mkdir(parents=True)
     (stopped / "last.ckpt").touch()
@@ -249,7 +258,7 @@ def test_a_manifest_without_test_faces_is_evaluated_on_val(tmp_path: Path) -> No
     labels = [max(names, key=guess.probabilities.__getitem__) for guess in guesses]
     right = [label == row.label for label, row in zip(labels, held_out, strict=True)]
     assert results["comparison"]["other"]["accuracy"]["mean"] == np.mean(right)
-    assert f"- {DEFAULT}: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
+    assert f"- {DEFAULT_MODEL}: accuracy " in (tmp_path / "mine" / "model" / CARD_FILE).read_text()
     assert not (tmp_path / "mine" / "faces.parquet").exists()
 
 

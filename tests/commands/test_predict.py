@@ -32,7 +32,7 @@ from fer_vit.predict import recognizer
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.tables import fingerprint
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.version import __version__
 from tests.helpers.commands import CROPS, assert_same, fails, predict, read, run
 from tests.helpers.videos import write_video
@@ -64,8 +64,8 @@ def test_predict_writes_columns_of_confidence(
     drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     words = (*CROPS, "--workers=0", "--min-confidence=0.5")
-    rows = predict(drawn / "faces" / "val", DEFAULT, tmp_path / "t.parquet", *words)
-    least = load(DEFAULT, "cpu").net.settings.thresholds["90"][0]
+    rows = predict(drawn / "faces" / "val", DEFAULT_MODEL, tmp_path / "t.parquet", *words)
+    least = load(DEFAULT_MODEL, "cpu").net.settings.thresholds["90"][0]
     ambiguous = 0
     for row in rows:
         probabilities = {name: row[f"p_{name}"] for name in EXPRESSIONS}
@@ -93,17 +93,17 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
     rows = {}
     for suffix in (".csv", ".jsonl", ".parquet"):
         words = ("--workers=0", "--detector=yunet")
-        rows[suffix] = predict(photos, DEFAULT, tmp_path / f"t{suffix}", *words)
+        rows[suffix] = predict(photos, DEFAULT_MODEL, tmp_path / f"t{suffix}", *words)
         assert len(rows[suffix]) == 7
         for row in rows[suffix]:  # also those without a face
-            origin = {"model": DEFAULT, "detector": "yunet", "fer_vit_version": __version__}
+            origin = {"model": DEFAULT_MODEL, "detector": "yunet", "fer_vit_version": __version__}
             assert {name: row[name] for name in origin} == origin
             assert date.fromisoformat(row["predicted_on"])
     assert [*rows[".csv"][0]] == [
         *("path", "status", "face", "label", "confidence", "ambiguous", "warning"),
-        *(f"p_{label}" for label in load(DEFAULT, "cpu").labels),
+        *(f"p_{label}" for label in load(DEFAULT_MODEL, "cpu").labels),
         *("yaw", "pitch", "roll"),
-        *(f"move_{name}" for name in load(DEFAULT, "cpu").net.settings.outputs["movements"]),
+        *(f"move_{name}" for name in load(DEFAULT_MODEL, "cpu").net.settings.outputs["movements"]),
         *("prediction_set", "entropy", "size", "blur", "outside", "score"),
         *(f"box_{side}" for side in ("left", "top", "right", "bottom")),
         *(f"{name}_{axis}" for name in LANDMARKS for axis in "xy"),
@@ -190,7 +190,7 @@ def test_a_folder_belongs_to_one_prediction(
             ["--detector", "landmarks"],
             f"{table} was written with detector none (now landmarks)",
         ),
-        (["--checkpoint", DEFAULT], f"(now {DEFAULT})"),
+        (["--checkpoint", DEFAULT_MODEL], f"(now {DEFAULT_MODEL})"),
         (["--min_confidence", 0.5], "min_confidence None (now 0.5)"),
         (["--overwrite"], "kept"),
         (["--features"], "features None (now True)"),

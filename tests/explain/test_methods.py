@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS, explain, relevance_flow
-from fer_vit.explain.trace import attention_views, drops, region_units, rollout, trace
+from fer_vit.explain.trace import attention_views, output_decreases, region_units, rollout, trace
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model
 
@@ -206,7 +206,7 @@ def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> N
     result = explain(net, image, boxes, valid, "ablation")
     together = region_units(net.layout, seen.membership)[0]
     label = int(result.probabilities.argmax())
-    falls = drops(net, seen.tokens, together[None])[0, :, label]
+    falls = output_decreases(net, seen.tokens, together[None])[0, :, label]
     expected = torch.zeros(25)
     for token in range(25):
         mine = [falls[r] for r in range(2) if together[r, token]]

@@ -68,20 +68,20 @@ def test_dot_is_timms_and_torchs(fused: bool) -> None:
     layer = build(DotAttention)
     batch = tokens()
     layer.fused_attn = fused
-    relation = layer.relation(batch)
-    result = layer(batch.x, attn_mask=relation)
+    pairs = layer.pairs(batch)
+    result = layer(batch.x, attn_mask=pairs)
     reference = Attention(DIM, HEADS, qkv_bias=True).eval()
     reference.load_state_dict(layer.state_dict())
     reference.fused_attn = fused
-    assert torch.equal(result, reference(batch.x, attn_mask=relation))
-    assert torch.allclose(layer.attend(batch.x, relation), result, atol=1e-6)
+    assert torch.equal(result, reference(batch.x, attn_mask=pairs))
+    assert torch.allclose(layer.attend(batch.x, pairs), result, atol=1e-6)
     multihead = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
     copy_weights(multihead, [layer.qkv], layer.proj)
     expected, weights = multihead(
         batch.x, batch.x, batch.x, key_padding_mask=~MASK, average_attn_weights=False
     )
     assert torch.allclose(result, expected, atol=1e-6)
-    assert torch.allclose(layer.weights(batch.x, relation), weights, atol=1e-6)
+    assert torch.allclose(layer.weights(batch.x, pairs), weights, atol=1e-6)
 
 
 def reference(weights: Tensor, values: Tensor, proj: nn.Linear) -> Tensor:
@@ -100,7 +100,7 @@ def test_additive_against_bahdanaus_formula_in_float64() -> None:
     q, k, values = (split_heads(part, HEADS) for part in packed.chunk(3, -1))
     summed = (q[:, :, :, None] + k[:, :, None]).tanh()  # (B, H, T, T, d)
     score = torch.einsum("bhqkd,hd->bhqk", summed, layer.v[..., 0].double())
-    output = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    output = layer(batch.x, attn_mask=layer.pairs(batch)).double()
     assert torch.allclose(output, reference(score.exp(), values, layer.proj), atol=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_gaussian_against_nadaraya_and_watsons_formula_in_float64() -> None:
     )
     distance = torch.cdist(batch.centres.double(), batch.centres.double())[:, None]  # (B, 1, T, T)
     kernel = (-((distance / layer.log_width.double().exp()[:, None, None]) ** 2) / 2).exp()
-    output = layer(batch.x, attn_mask=layer.relation(batch)).double()
+    output = layer(batch.x, attn_mask=layer.pairs(batch)).double()
     assert torch.allclose(output, reference(kernel, values, layer.proj), atol=1e-5)
 
 
@@ -120,14 +120,14 @@ def test_gaussian_widths_are_pixels_and_learn() -> None:
     layer = build(GaussianAttention)
     batch = tokens()
     assert layer.log_width.exp().tolist() == pytest.approx([4, 4 * 32**0.5, 128])
-    layer(batch.x, attn_mask=layer.relation(batch)).square().sum().backward()
+    layer(batch.x, attn_mask=layer.pairs(batch)).square().sum().backward()
     assert layer.log_width.grad.isfinite().all()  # infinite distances stay out of it
     assert (layer.log_width.grad != 0).all()
 
 
 def test_distances_are_no_infinities_in_half_precision() -> None:
     far = Tokens(torch.zeros(1, 2, DIM), None, torch.tensor([[[0.0, 0.0], [448.0, 448.0]]]).half())
-    assert GaussianAttention.relation(far)[0, 0, 0, 1] == 2 * 448.0**2
+    assert GaussianAttention.pairs(far)[0, 0, 0, 1] == 2 * 448.0**2
 
 
 @pytest.mark.parametrize("kind", [PostNormBlock, Block])
@@ -147,7 +147,7 @@ def test_encoder_blocks_are_torchs(kind: type[Block], valid: Tensor | None) -> N
     absent = None if valid is None else ~valid
     expected = layer(batch.x, src_key_padding_mask=absent)
     present = torch.ones_like(MASK) if valid is None else valid  # torch may leave the others at 0
-    output = block(batch.x, attn_mask=DotAttention.relation(batch))
+    output = block(batch.x, attn_mask=DotAttention.pairs(batch))
     assert torch.allclose(output[present], expected[present], atol=1e-5)
 
 
@@ -170,9 +170,9 @@ def test_class_attention_is_what_the_block_computes(
     seen = []
     block.attn.attn_drop.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     x = tokens().x
-    relation = attention.relation(tokens())
-    block(x, attn_mask=relation)
-    assert torch.allclose(class_attention(block, x, relation), seen[0].mean(1)[:, 0], atol=1e-6)
+    pairs = attention.pairs(tokens())
+    block(x, attn_mask=pairs)
+    assert torch.allclose(class_attention(block, x, pairs), seen[0].mean(1)[:, 0], atol=1e-6)
 
 
 def test_the_faster_attention() -> None:

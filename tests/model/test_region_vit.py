@@ -205,9 +205,10 @@ def test_a_region_on_a_patch_has_the_patchs_position(change: dict[str, object]) 
     boxes = torch.tensor(
         [[[side, 2 * side, 2 * side, 3 * side]] * 3]
     ).float()  # column 1, row 2 of 4
-    tokens = net.tokenize(
-        torch.rand(1, 3, net.config.img_size, net.config.img_size), boxes, cover=torch.zeros_like
-    )
+    image = torch.rand(1, 3, net.config.img_size, net.config.img_size)
+    valid = torch.ones(1, 3, dtype=torch.bool)
+    patches, regions = net.embed(image, boxes, valid)
+    tokens = net.place(torch.zeros_like(patches), torch.zeros_like(regions), boxes, valid)
     code = tokens.x[0, net.layout.regions] - torch.cat(
         [net.region_embed.name_embed[name] for name in NAMES]
     )

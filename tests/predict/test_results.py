@@ -28,7 +28,7 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult, FaceResults
 from fer_vit.predict.threads import FEW_FACES, few_threads
 from fer_vit.processes import opencv_in_one_thread
-from fer_vit.store.hub import DEFAULT
+from fer_vit.store.hub import DEFAULT_MODEL
 from tests.helpers.processes import PATIENCE
 
 
@@ -86,7 +86,7 @@ def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> N
 
 def test_a_table_has_the_origin_of_its_faces(faces: FaceResults) -> None:
     full = table(faces, photos=True)
-    assert {*full["model"].to_pylist()} == {DEFAULT}
+    assert {*full["model"].to_pylist()} == {DEFAULT_MODEL}
     assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
     assert None not in full["predicted_on"].to_pylist()
     assert None not in full["detector"].to_pylist()

@@ -24,7 +24,7 @@ from fer_vit.store.average import average_networks
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.configs import find_config, shipped_configs
 from fer_vit.store.folder import build_network, load_network, read_model, save_network
-from fer_vit.store.hub import DEFAULT, push
+from fer_vit.store.hub import DEFAULT_MODEL, push
 
 NETWORK = RegionViTConfig(
     img_size=32,
@@ -271,7 +271,7 @@ def test_weights_of_the_hub_have_its_sha256(
 
 @pytest.mark.parametrize("name", ["", "no-such-model", "a/b/c", "no-user/no-model", "bad name!/x"])
 def test_missing_models(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=rf"{DEFAULT}.* hub"):
+    with pytest.raises(FerVitError, match=rf"{DEFAULT_MODEL}.* hub"):
         load_network(name, local_files_only=True, cache_dir=tmp_path)
 
 

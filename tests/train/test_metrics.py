@@ -58,4 +58,4 @@ def test_measures_of_angles_do_not_depend_on_a_turn() -> None:
 
 @pytest.mark.parametrize("head", [*HEADS])
 def test_every_head_has_measures_that_exist(head: str) -> None:
-    assert set(HEADS[head].figures) <= set(MEASURES) == set(MEANINGS)
+    assert set(HEADS[head].measures) <= set(MEASURES) == set(MEANINGS)
