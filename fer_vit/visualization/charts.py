@@ -47,7 +47,9 @@ class ReadFace(NamedTuple):
 class Chart(NamedTuple):
     """A chart of every face."""
 
-    fixed: Callable[[Recognizer], Json]  # what all faces share; None: the model has no such chart
+    title: str
+    # what all faces share beside the title; None: the model has no such chart
+    fixed: Callable[[Recognizer], Json]
     of_face: Callable[[ReadFace], Json]  # None: this face has none
 
 
@@ -117,9 +119,8 @@ def is_bounded(head: Head) -> bool:
 
 
 def _about(head: Head) -> dict[str, Json]:
-    """Returns the words and the scale of a head."""
+    """Returns the unit and the scale of a head."""
     return {
-        "title": head.title,
         "unit": head.unit,
         "low": head.low,
         "high": head.high,
@@ -155,13 +156,17 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-SPECIAL = {POSE: Chart(fixed_pose, pose)}
-"""The charts that differ from the values of a head, by the head's name, and charts of no head."""
+SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
+"""The charts that differ from the values of a head, by the head's name, and charts of no head.
+
+`report/page/NAME.js` draws each of them.
+"""
 
 
 def head_chart(name: str) -> Chart:
     """Returns the chart of a head."""
     return SPECIAL.get(name) or Chart(
+        HEADS[name].title,
         fixed=lambda model: fixed_head(model, name),
         of_face=lambda read: head_values(read, name),
     )
@@ -171,9 +176,10 @@ def fixed_charts(model: Recognizer) -> dict[str, Json]:
     """Returns what all faces share, by chart that the model has, the charts of heads first."""
     fixed = {}
     for name in dict.fromkeys([*HEADS, *SPECIAL]):
-        value = head_chart(name).fixed(model)
+        chart = head_chart(name)
+        value = chart.fixed(model)
         if value is not None:
-            fixed[name] = value
+            fixed[name] = {"title": chart.title} | value
     return fixed
 
 

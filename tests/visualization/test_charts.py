@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from fer_vit import report
 from fer_vit.face.image import encode_png
 from fer_vit.faces import Face
 from fer_vit.heads import HEADS
@@ -56,10 +57,17 @@ def test_a_head_of_one_output_has_a_chart_with_its_terms(
 def test_an_entry_of_special_is_a_chart_without_a_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entropy = charts.Chart(lambda model: {"title": "Entropy"}, lambda read: read.face.entropy)
+    entropy = charts.Chart("Entropy", lambda model: {}, lambda read: read.face.entropy)
     monkeypatch.setitem(charts.SPECIAL, "entropy", entropy)
     model = small_model({"pose": ["yaw"]})
     face, drawn = charts_of_a_face(model, tmp_path)
     assert [*fixed_charts(model)] == [*charts.SPECIAL]
     assert [*charts.SPECIAL][-1] == "entropy"
+    assert fixed_charts(model)["entropy"] == {"title": "Entropy"}
     assert drawn["entropy"] == face.entropy
+
+
+@pytest.mark.parametrize("name", charts.SPECIAL)
+def test_an_entry_of_special_has_a_script_that_draws_it(name: str) -> None:
+    script = Path(report.__file__).parent / "page" / f"{name}.js"
+    assert f"CHARTS.{name} = " in script.read_text(encoding="utf-8")
