@@ -182,8 +182,11 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
         for option, parameter in signature(read).parameters.items():
             spelling = _spelling(owner, option)
             if values.get(spelling, parameter.default) != parameter.default:
+                remedy = "Leave it out."
+                if option in signature(SOURCES[source]).parameters:
+                    remedy = f"Write `--{_spelling(source, option)}`."
                 raise FerVitError(
-                    f"`--{spelling}` belongs to the source {owner}, not to {source}. Leave it out."
+                    f"`--{spelling}` belongs to the source {owner}, not to {source}. {remedy}"
                 )
     return options
 

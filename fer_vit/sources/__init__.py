@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fer_vit.data.schema import Reading
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 
+# A new one is the last: where two have an option of one name, the first has it without its prefix.
 MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
 SOURCES: dict[str, Callable[..., Reading]] = {
     module.__name__.rpartition(".")[2]: module.read for module in MODULES

@@ -5,6 +5,7 @@ and every way it can be refused.
 import re
 import zipfile
 from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -346,8 +347,16 @@ def test_data_sets_share_the_name_of_an_option(
     assert read == [expected]
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_help_of_an_option_names_its_data_set(source: str) -> None:
+    read = SOURCES[source]
+    _, *options = signature(read).parameters
+    for option in options:
+        assert f"{option}: For {source}: " in (read.__doc__ or "")
+
+
 def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def later(root: Path, count: int = 7) -> None:
         raise AssertionError
@@ -359,3 +368,8 @@ def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
         prepare("drawn", tmp_path, tmp_path / "a.parquet", **{"later": {"count": 5}})
     with pytest.raises(AssertionError):  # Python names the option of the data set alone
         prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
+
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # of these data sets
+    with pytest.raises(SystemExit):
+        main(["prepare", "later", str(tmp_path), str(tmp_path / "a.parquet"), "--count=5"])
+    assert "`--later.count`" in capsys.readouterr().err
