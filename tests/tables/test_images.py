@@ -1,0 +1,49 @@
+"""Tables of users with one row for each image."""
+
+from pathlib import Path
+
+import pytest
+
+from fer_vit.errors import FerVitError
+from fer_vit.tables.images import read_images, read_truth_table
+
+LABELS = ["happiness", "anger"]
+
+
+def test_truth_of_labels_and_outputs(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "path,label,yaw,age,confidence\na,angry,-3,30,1\nb,Happy,,NA,2\n"
+    )
+    truth = read_truth_table(tmp_path / "t.csv", LABELS)
+    assert truth.paths.tolist() == ["a", "b"]
+    assert truth.labels is not None
+    assert truth.labels.tolist() == [[0, 1], [1, 0]]
+    assert truth.outputs["yaw"].tolist() == pytest.approx([-3, float("nan")], nan_ok=True)
+    assert truth.columns["age"].tolist() == ["30", None]
+    assert sum("confidence" in note for note in truth.notes) == 1  # a column of `predict`
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("path,label\na,bored\n", "`bored`"),
+        ("path,label\na,\n", "row 1 .*label"),
+        ("path,yaw\na,3\nb,181\n", "row 2 .*`yaw`.*`181`"),
+        ("path,yaw\na,x\n", "row 1 .*`yaw`.*`x`"),
+        ("path,age\na,3\n", "got path, age"),
+    ],
+)
+def test_truth_that_does_not_fit(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FerVitError, match=rf"t\.csv.*{words}"):
+        read_truth_table(tmp_path / "t.csv", LABELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("path,x\n,1\n", "row 1 .*path"), ("path\n./a\na\n", "row 2 .*row 1"), ("path\n", "rows")],
+)
+def test_images_have_a_path_and_one_row(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(FerVitError, match=words):
+        read_images(tmp_path / "t.csv")
