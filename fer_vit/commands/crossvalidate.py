@@ -14,9 +14,9 @@ from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.groups import describe_parts
-from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
+from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output

@@ -29,9 +29,9 @@ from fer_vit.evaluation.join import (
     describe_groups,
     join_columns,
 )
-from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.outputs import evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
+from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS

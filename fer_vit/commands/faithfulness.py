@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,10 +36,7 @@ from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
 MethodTable: TypeAlias = dict[str, dict[str, FaceEstimate]]
-HeadTerms: TypeAlias = dict[str, dict[str, Any]]
-"""The scores of the terms of a head, by how a region is hidden: intervals by name of `TERMS`, and
-the means of each output, `outputs`.
-"""
+"""Means over faces by method and measure."""
 MeasuredBatch: TypeAlias = tuple[Batch, Sequence[str]]
 """Faces, and the name of the person or photo of each."""
 MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
@@ -47,6 +45,28 @@ TERMS = ("rank correlation", "in random order", "largest first", "first in rando
 """The scores of terms; see `score_terms`."""
 MAX_SHUFFLED = 200
 """About the most faces explained with shuffled weights, which takes a model for every block."""
+
+
+@dataclass(frozen=True)
+class TermScores:
+    """How well the terms of a head predict the effect of hiding a region in one way."""
+
+    scores: Mapping[str, FaceEstimate]  # over faces and outputs, by name in `TERMS`
+    outputs: Mapping[str, Mapping[str, float]]  # means over faces by output and name; NaN: none
+
+
+HeadTerms: TypeAlias = dict[str, TermScores]
+"""The scores of the terms of a head, by how a region is hidden (`HIDING`)."""
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """What `faithfulness` measures; tables are empty without a face."""
+
+    methods: MethodTable
+    differences: MethodTable  # from the control `random`, which has no row
+    shuffled: MethodTable  # of explanations of a model with shuffled weights
+    terms: dict[str, HeadTerms]  # by further head; empty: no face has all regions
 
 
 def faithfulness(
@@ -114,22 +134,16 @@ def faithfulness(
         chunks = chain.from_iterable(crops for _, crops in photos)
         faces = ((batch, batch.path) for batch in limit_faces(chunks, max_faces))
 
-    table, differences, shuffled, terms = score_methods(recognizer, faces)
-    if not table:
+    measured = score_methods(recognizer, faces)
+    if not measured.methods:
         raise FerVitError(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
         )
-    results = {
-        "model": checkpoint or DEFAULT_MODEL,
-        "methods": plain_estimates(table),
-        "differences": plain_estimates(differences),
-        "shuffled": plain_estimates(shuffled),
-        "terms": plain_estimates(terms),
-    }
-    text = faithfulness_table(table, differences, BETTER)
+    results = {"model": checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
+    text = faithfulness_table(measured.methods, measured.differences, BETTER)
     few = [
         f"{name}: {counted(result.faces, 'face')}"
-        for name, result in table["random"].items()
+        for name, result in measured.methods["random"].items()
         if result.low is None
     ]
     if few:
@@ -137,15 +151,15 @@ def faithfulness(
             f"\nFaces of fewer than {LEAST_UNITS} persons or photos have no intervals. "
             f"{'; '.join(few)}.\n"
         )
-    if terms:
-        text += f"\n{terms_table(terms)}"
+    if measured.terms:
+        text += f"\n{terms_table(measured.terms)}"
     with atomic_write(output, overwrite=overwrite) as folder:
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FAITHFULNESS_FILES)}")
     heads = recognizer.net.settings.outputs
-    if heads and not terms:
+    if heads and not measured.terms:
         LOGGER.info(
             f"The terms of {', '.join(heads)} were not measured: no face has all regions, or the "
             "model has fewer than two."
@@ -170,14 +184,8 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
             return
 
 
-def score_methods(
-    model: Recognizer, batches: Iterable[MeasuredBatch]
-) -> tuple[MethodTable, MethodTable, MethodTable, dict[str, HeadTerms]]:
-    """Returns the intervals of methods, of their differences from `random`, of shuffled weights,
-    and of the terms of further heads.
-
-    Each is by method or head and measure, and empty without a face.
-    """
+def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithfulness:
+    """Measures methods, explanations with shuffled weights, and the terms of further heads."""
     measured: list[MethodValues] = []
     shuffled: list[MethodValues] = []
     effects: list[dict[str, Effects]] = []
@@ -206,11 +214,11 @@ def score_methods(
         units = number_units(names_of_effects)
         terms = {head: score_terms(model, head, effects, units) for head in net.heads}
     units = number_units(names)
-    return (
-        average_batches(measured, units),
-        average_batches(differences, units),
-        average_batches(shuffled, units),
-        terms,
+    return Faithfulness(
+        methods=average_batches(measured, units),
+        differences=average_batches(differences, units),
+        shuffled=average_batches(shuffled, units),
+        terms=terms,
     )
 
 
@@ -236,12 +244,12 @@ def score_terms(
         control = agreement(shuffled, changes)
         columns = [predicted.rank, control.rank, predicted.first, control.first]
         means = np.column_stack([known_mean(column, 1) for column in columns])  # (B, 4)
-        row: dict[str, Any] = dict(zip(TERMS, mean_intervals(means, units), strict=True))
-        row["outputs"] = {}
+        outputs = {}
         for place, name in enumerate(model.net.settings.outputs[head]):
             of_output = [float(known_mean(column[:, place], 0)) for column in columns]
-            row["outputs"][name] = dict(zip(TERMS, of_output, strict=True))
-        scores[hidden] = row
+            outputs[name] = dict(zip(TERMS, of_output, strict=True))
+        estimates = mean_intervals(means, units)
+        scores[hidden] = TermScores(dict(zip(TERMS, estimates, strict=True)), outputs)
     return scores
 
 
@@ -260,13 +268,29 @@ def gather(batches: Sequence[Tensor]) -> Array:
     return torch.cat([*batches]).double().cpu().numpy()
 
 
+def faithfulness_json(measured: Faithfulness) -> dict[str, Any]:
+    """Returns the results as faithfulness.json has them."""
+    terms: dict[str, dict[str, Any]] = {}
+    for head, ways in measured.terms.items():
+        terms[head] = {}
+        for hidden, row in ways.items():
+            terms[head][hidden] = {**row.scores, "outputs": row.outputs}
+    results = {
+        "methods": measured.methods,
+        "differences": measured.differences,
+        "shuffled": measured.shuffled,
+        "terms": terms,
+    }
+    return plain_estimates(results)
+
+
 def terms_table(terms: Mapping[str, HeadTerms]) -> str:
     """Returns the scores of terms as Markdown: a row for each head and way to hide a region."""
     rows = [["terms of regions", "faces", *TERMS]]
     for head, scores in terms.items():
         for hidden, row in scores.items():
-            cells = [f"{head}, {hidden}", f"{row[TERMS[0]].faces:,}"]
-            cells += [estimate_text(row[name], ".2f") for name in TERMS]
+            cells = [f"{head}, {hidden}", f"{row.scores[TERMS[0]].faces:,}"]
+            cells += [estimate_text(row.scores[name], ".2f") for name in TERMS]
             rows.append(cells)
     return markdown(rows)
 

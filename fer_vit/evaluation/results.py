@@ -1,7 +1,7 @@
 """The results of an evaluation as values.
 
-`names` has the names by which tables and results.json know them. Shares and accuracies are from 0
-to 1, further heads have the unit of their targets. C classes.
+`results_json` writes them, by the names in `names`. Shares and accuracies are from 0 to 1; errors
+of further heads have the unit of their targets. C classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -136,7 +136,8 @@ class HeadResults:
 
     measured: Measured  # of all faces
     by: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)  # by column and group
-    compared: Mapping[str, ComparedError] | None = None  # by output; None: there is no other model
+    # by output; empty: the other model lacks the head; None: there is no other model
+    compared: Mapping[str, ComparedError] | None = None
     robustness: HeadRobustness | None = None  # None: it was not requested
 
 

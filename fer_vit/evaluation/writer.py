@@ -8,9 +8,9 @@ import numpy as np
 
 from fer_vit.evaluation.cards import choose_cards
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.page import ResultsPage, write_files
 from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.scores import suspect_labels
 from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array

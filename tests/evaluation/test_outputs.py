@@ -24,9 +24,9 @@ from fer_vit.evaluation.evaluated import (
     predict_manifest,
 )
 from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.names import evaluation_json
 from fer_vit.evaluation.outputs import evaluate_heads, score_head
 from fer_vit.evaluation.results import Evaluation, HeadRobustness
+from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS

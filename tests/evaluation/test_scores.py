@@ -41,9 +41,9 @@ from fer_vit.evaluation.inference import (
     standard_error,
     t_p,
 )
-from fer_vit.evaluation.names import evaluation_json, grouping_json
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.evaluation.results import FaceEstimate, HeadResults, ModelComparison
+from fer_vit.evaluation.results_json import evaluation_json, grouping_json
 from fer_vit.evaluation.scores import (
     AGREEMENTS,
     confusion_matrix,
