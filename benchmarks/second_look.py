@@ -39,8 +39,8 @@ from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import SURE_SCORE, YuNet
 from fer_vit.face.landmarks import (
     FACE_OUTPUT,
-    FILE,
     INPUT_SIDE,
+    LANDMARKS_FILE,
     MIN_FACE_LOGIT,
     network_input,
     refine_landmarks,
@@ -68,7 +68,7 @@ class Features:
     """The landmark network with its features as an output."""
 
     def __init__(self) -> None:
-        model = onnx.load(FILE)
+        model = onnx.load(LANDMARKS_FILE)
         model.graph.output.append(onnx.helper.make_empty_tensor_value_info(FEATURES))
         self.network = open_network(model.SerializeToString())
 
@@ -164,7 +164,7 @@ def learn(rows: list[Candidate]) -> tuple[Array, float]:
 
 def write_output(weights: Array, bias: float, path: Path) -> None:
     """Writes the landmark network with the logit as its last output (B, 1)."""
-    model = onnx.load(FILE)
+    model = onnx.load(LANDMARKS_FILE)
     graph = model.graph
     for kind in (graph.node, graph.initializer, graph.output):
         for item in [item for item in kind if item.name.startswith(FACE_OUTPUT)]:

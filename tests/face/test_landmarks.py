@@ -17,7 +17,7 @@ from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import SURE_SCORE, YuNet
 from fer_vit.face.landmarks import (
     FACE_OUTPUT,
-    FILE,
+    LANDMARKS_FILE,
     MIN_FACE_LOGIT,
     Look,
     confirm_faces,
@@ -77,7 +77,7 @@ def test_landmarks_of_drawn_faces_beat_the_template() -> None:
 
 def test_opencv_agrees(astronaut: Image) -> None:
     """Both passes, each with the mirror image, by another program."""
-    network = cv2.dnn.readNetFromONNX(str(module.FILE))
+    network = cv2.dnn.readNetFromONNX(str(module.LANDMARKS_FILE))
 
     def predict(image: Image, to_cut: Array) -> Array:
         network.setInput(module.network_input(warp(image, to_cut, module.INPUT_SIDE))[None])
@@ -93,7 +93,7 @@ def test_opencv_agrees(astronaut: Image) -> None:
     np.testing.assert_allclose(find_landmarks(astronaut, [first])[0], expected, atol=1e-2)
 
 
-@pytest.mark.parametrize("count", [0, 1, module.MAX_FACES_AT_ONCE, module.MOST_FACES + 1])
+@pytest.mark.parametrize("count", [0, 1, module.MAX_FACES_AT_ONCE, module.MAX_FACES_AT_ONCE + 1])
 def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: int) -> None:
     rng = np.random.default_rng(0)
     cuts = [
@@ -144,7 +144,7 @@ def test_only_uncertain_faces_are_left_out_by_the_second_look(
 def test_the_second_look_leaves_the_landmark_network_equal() -> None:
     """Without the last output, the file is the one of 0.1 to the bit."""
     onnx = pytest.importorskip("onnx")
-    model = onnx.load(FILE)
+    model = onnx.load(LANDMARKS_FILE)
     for items in (model.graph.node, model.graph.initializer, model.graph.output):
         for item in [item for item in items if item.name.startswith(FACE_OUTPUT)]:
             items.remove(item)
