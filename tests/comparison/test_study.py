@@ -10,12 +10,13 @@ from scipy.stats import t, ttest_ind
 
 from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
+from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
 from fer_vit.comparison.results import Tested, compare_kind, compute_results
 from fer_vit.comparison.series import Rest, bin_values
 from fer_vit.comparison.statistics import Difference, MeansTest
-from fer_vit.comparison.study import ConditionCounts, Study, choose_design, make_study
+from fer_vit.comparison.study import ConditionCounts, Study, choose_design
 from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.comparison.study import note_several
+from fer_vit.comparison.observations import note_several
 from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import add_labels

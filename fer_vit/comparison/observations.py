@@ -1,0 +1,297 @@
+"""Makes a study of predictions: the faces of each photo or clip are averaged."""
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fer_vit.comparison.episodes import clip_kinds, find_episodes
+from fer_vit.comparison.kinds import (
+    MeasureKind,
+    average_kind,
+    clip_seconds,
+    head_kinds,
+    label_shares,
+    probability_change_kind,
+    probability_kind,
+    read_heads,
+    share_kind,
+)
+from fer_vit.comparison.series import Rest, RestInClips
+from fer_vit.comparison.study import Study
+from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluation.checks import find_moments
+from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.join import describe_faceless, describe_groups
+from fer_vit.faces import READ_STATUSES
+from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.tables.cells import is_missing
+
+MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
+MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
+LATE_START = 0.5  # seconds; clips that begin later are named with a rest or a grid
+
+
+def make_study(
+    faces: EvaluatedFaces,
+    by: str,
+    person: str,
+    baseline: str | None = None,
+    rest: Rest | None = None,
+) -> Study:
+    """Averages faces by condition and person.
+
+    Means, and their changes from rest, are of the values before smoothing, which would mix rest and
+    the frames beside it. Only `probabilities`, for series, are smoothed where the table has them
+    so.
+
+    With `rest`, probabilities are changes from the mean over this interval of the same clip and
+    person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
+    baseline, or a face in the interval.
+    """
+    assigned = faces.predicted & _have_cells(faces, person, by)
+    seconds = clip_seconds(faces)  # (N,)
+    selected = _select_faces(faces, assigned, seconds, person, rest)
+    measured = faces.take(selected.used)  # M of the N faces
+    observations = _observe(measured, by, person, baseline)
+    conditions = {}
+    for index, name in enumerate(observations.conditions):
+        conditions[name] = observations.condition == index
+    pairs = list(combinations(observations.conditions, 2))
+    if baseline is not None:
+        pairs = [(first, second) for first, second in pairs if first == baseline]
+    return Study(
+        conditions=conditions,
+        pairs=pairs,
+        person_names=observations.person_names,
+        labels=faces.labels,
+        person=observations.person,
+        paths=observations.paths,
+        face_counts=observations.face_counts,
+        kinds=_measure_kinds(faces, measured, selected, observations),
+        observation_of_face=observations.of_face,
+        seconds=seconds[selected.used],
+        probabilities=selected.probabilities[selected.used],
+        rest=rest,
+        without_rest=selected.without_rest,
+        unassigned_faces=int((faces.predicted & ~assigned).sum()),
+        without_face=count_without_face(faces, seconds, by, person, rest),
+        late_clips=find_late(faces.paths, seconds),
+        smoothed=SMOOTHED_LABEL in faces.columns,
+        notes=(
+            *faces.notes,
+            *describe_groups(faces, (by, person)),
+            *describe_faceless(faces, [person]),  # `without_face` has the conditions
+            *note_several(measured, person),
+        ),
+    )
+
+
+def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
+    """Returns a line if several faces of a photo or frame are of one person, which is unusual.
+
+    These may be other people, whose faces then count as the person's.
+    """
+    moments = find_moments(measured.columns)
+    persons = measured.columns[person]
+    counts = Counter(zip(measured.paths, moments, persons, strict=True))
+    several = [path for (path, _, _), count in counts.items() if count > 1]
+    if not several:
+        return []
+    return [
+        f"Several faces of one person in {len(several):,} photos or frames, for example in "
+        f"{short(several[0])}, are averaged. If they are of other people, remove their rows."
+    ]
+
+
+def count_without_face(
+    faces: EvaluatedFaces, seconds: Array, by: str, person: str, rest: Rest | None
+) -> dict[str, int]:
+    """Returns by condition the number of photos and frames of persons in which no face was found.
+
+    `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count, nor
+    files that cannot be read.
+    """
+    named = _have_cells(faces, person, by)
+    searched = np.ones(len(faces.predicted), bool)
+    if "status" in faces.columns:
+        searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
+    empty = named & ~faces.predicted & searched  # (N,)
+    if rest:
+        empty &= ~rest.contains(seconds)
+    return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
+
+
+def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
+    """Returns the first time of each clip that begins later than `LATE_START`.
+
+    The times of recordings (.mts, .ts) often begin above 0, and the times of a part at its start.
+    `paths` and `seconds` (N,) are of all rows, also without a face; NaN in a photo.
+    """
+    first: dict[str, float] = {}
+    for path, time in zip(paths, seconds, strict=True):
+        if np.isfinite(time):
+            first[str(path)] = min(first.get(str(path), np.inf), float(time))
+    return {path: time for path, time in first.items() if time > LATE_START}
+
+
+class Selected(NamedTuple):
+    """Which of N faces a study measures."""
+
+    used: Mask  # (N,)
+    probabilities: Array  # (N, C), smoothed in clips; or their change from rest
+    resting: RestInClips | None  # of the N faces
+    without_rest: tuple[str, ...]  # the photos and clips that have no face in the interval
+
+
+def _select_faces(
+    faces: EvaluatedFaces, assigned: Mask, seconds: Array, person: str, rest: Rest | None
+) -> Selected:
+    """Selects the faces to measure of those with a person and condition, `assigned` (N,).
+
+    With `rest`, they are those outside of rest whose clip has a face in it, of which the mean is
+    subtracted. Faces without a condition count as rest, too. Raises FerVitError if no face is
+    selected.
+    """
+    probabilities = _smoothed_probabilities(faces)  # (N, C)
+    if rest is None:
+        return Selected(assigned, probabilities, resting=None, without_rest=())
+
+    resting = RestInClips(rest, seconds, _clips(faces, person))
+    changes = resting.change(probabilities)  # (N, C)
+    has_rest = np.isfinite(changes).all(1)  # (N,)
+    without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
+    used = assigned & has_rest & ~rest.contains(seconds)
+    if not used.any():
+        raise FerVitError(
+            f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+            f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
+        )
+    return Selected(used, changes, resting, tuple(without_rest))
+
+
+class Observations(NamedTuple):
+    """M measured faces as O observations: each of a person, in a condition, in a photo or clip."""
+
+    conditions: list[str]  # their names in order, the baseline first
+    person_names: list[str]  # (P,)
+    condition: IntArray  # (O,), an index
+    person: IntArray  # (O,), an index
+    paths: list[str]  # (O,), the photo or clip
+    face_counts: IntArray  # (O,), the number of faces
+    of_face: IntArray  # (M,), the observation of each face
+
+
+def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | None) -> Observations:
+    """Groups the faces to measure by person, condition, and photo or clip."""
+    conditions = _condition_names(measured.columns[by], by, baseline)
+    persons = measured.columns[person].astype(str)  # (M,)
+    paths = measured.paths.astype(str)  # (M,)
+    person_names, person_index = np.unique(persons, return_inverse=True)
+    path_names, path_index = np.unique(paths, return_inverse=True)
+    condition_index = np.array([conditions.index(str(cell)) for cell in measured.columns[by]])
+
+    keys = np.column_stack([person_index, condition_index, path_index])  # (M, 3)
+    observed, of_face, face_counts = np.unique(
+        keys, axis=0, return_inverse=True, return_counts=True
+    )
+    return Observations(
+        conditions=conditions,
+        person_names=person_names.tolist(),
+        condition=observed[:, 1],
+        person=observed[:, 0],
+        paths=path_names[observed[:, 2]].tolist(),
+        face_counts=face_counts,
+        of_face=of_face,
+    )
+
+
+def _measure_kinds(
+    faces: EvaluatedFaces,
+    measured: EvaluatedFaces,
+    selected: Selected,
+    observations: Observations,
+) -> list[MeasureKind]:
+    """Returns what was measured of each observation: first of its faces, then of its episodes.
+
+    `measured` are the selected ones of the N faces.
+    """
+    used = selected.used
+    resting = selected.resting
+    if resting:
+        changes = resting.change(faces.probabilities)  # (N, C)
+        probabilities = probability_change_kind(faces.labels, changes[used], resting.rest)
+    else:
+        probabilities = probability_kind(faces.labels, measured.probabilities)
+    of_faces = [probabilities, share_kind(label_shares(measured))]
+    of_faces += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
+
+    number = len(observations.paths)
+    kinds = [average_kind(kind, observations.of_face, number) for kind in of_faces]
+    if SMOOTHED_LABEL in faces.columns:
+        observation = np.full(len(used), -1)  # (N,)
+        observation[used] = observations.of_face
+        kinds += clip_kinds(find_episodes(faces, observation), faces.labels, number)
+    return kinds
+
+
+def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:
+    """Returns the conditions in a column in order, the baseline first."""
+    names = sorted({str(cell) for cell in cells})
+    unknown_baseline = baseline is not None and baseline not in names
+    if len(names) < 2 or unknown_baseline:
+        expected = "two or more conditions"
+        hint = ""
+        if baseline is not None:
+            expected = f"the baseline {baseline} and others"
+            hint = suggest(baseline, names)
+        actual = short(", ".join(names)) or "none"
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {actual}.{hint}")
+    limit = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
+    if len(names) > limit:
+        remedy = "Name another column with `--by`"
+        if baseline is None and len(names) <= MOST_BESIDE_BASELINE:
+            remedy += ", or compare them with one alone by `--baseline`"
+        raise FerVitError(
+            f"Expected at most {limit} conditions in `{by}`, but got {len(names):,}. {remedy}."
+        )
+    if baseline is not None:
+        names.remove(baseline)
+        names.insert(0, baseline)
+    return names
+
+
+def _have_cells(faces: EvaluatedFaces, person: str, by: str) -> Mask:
+    """Returns which faces (N,) have a person and a condition."""
+    return ~is_missing(faces.columns[person]) & ~is_missing(faces.columns[by])
+
+
+def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
+    """Returns the index of each face's clip (N,): equal for one person in one file.
+
+    -1 for a row without a face, or without a person in the column `person`.
+    """
+    names = faces.columns[person]
+    named = faces.predicted & ~is_missing(names)  # (N,)
+    indices: dict[tuple[str, str], int] = {}
+    clips = np.full(len(named), -1)
+    for row in np.flatnonzero(named):
+        key = (str(names[row]), str(faces.paths[row]))
+        clips[row] = indices.setdefault(key, len(indices))
+    return clips
+
+
+def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
+    """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
+    probabilities = faces.probabilities.copy()
+    for index, label in enumerate(faces.labels):
+        cells = faces.columns.get(SMOOTHED + label)
+        if cells is not None:
+            smoothed = cells.astype(float)
+            has_smoothed = np.isfinite(smoothed) & faces.predicted
+            probabilities[has_smoothed, index] = smoothed[has_smoothed]
+    return probabilities
