@@ -68,10 +68,9 @@ def make_view(**changes: Any) -> draw.FaceView:
 def test_zoom_shows_the_photo_where_the_matrix_says(
     height: int, width: int, to_crop: Array
 ) -> None:
-    y, x = np.mgrid[:height, :width] + 0.5
-    photo = (
-        np.stack([255 * x / width, 255 * y / height, np.zeros_like(x)], -1).round().astype(np.uint8)
-    )
+    photo = np.zeros((height, width, 3), np.uint8)
+    photo[..., 0] = (255 * (np.arange(width) + 0.5) / width).round()
+    photo[..., 1] = (255 * (np.arange(height) + 0.5) / height).round()[:, None]
     close = draw.zoom(make_view(photo=photo, box=None, to_crop=to_crop), 160)
     assert max(close.photo.shape[:2]) == 160
     rows, columns = close.photo.shape[:2]
