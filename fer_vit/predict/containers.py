@@ -40,9 +40,9 @@ def _matroska_size(head: bytes) -> int:
 def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
     """Returns the size of an element (RFC 8794), 0: unknown, and the offset of its contents."""
     width = 9 - head[at].bit_length()
-    most = (1 << 7 * width) - 1
-    size = int.from_bytes(head[at : at + width], "big") & most
-    if size == most:
+    unknown_size = (1 << 7 * width) - 1  # all bits of the number
+    size = int.from_bytes(head[at : at + width], "big") & unknown_size
+    if size == unknown_size:
         size = 0
     return size, at + width
 

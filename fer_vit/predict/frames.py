@@ -3,8 +3,8 @@
 import math
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -65,7 +65,7 @@ ABSOLUTE_TIMES = frozenset(("matroska,webm", "asf"))
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
-MOST_SWAPPED = 4  # frames by which guessed times may be out of order
+MAX_SWAPPED = 4  # frames by which guessed times may be out of order
 
 
 class Frame(NamedTuple):
@@ -91,12 +91,12 @@ def read_frames(
     begin: float | None = None  # the time of the first frame
     first: tuple[int, float] | None = None  # index and time of the first frame after `start`
     slot: int | None = None  # of the last frame that was yielded
-    lost = Counter[str]()
 
     with open_video(path) as (container, stream):
-        lost["bytes are missing at the end"] = missing_bytes(path, container.format.name)
+        decoder = _Decoder(container, stream)
+        decoder.damage.missing_bytes = missing_bytes(path, container.format.name)
         converter = _Converter(stream)
-        frames = _time_frames(_decode(container, stream, lost), stream)
+        frames = _time_frames(decoder.read(), stream)
         for index, (frame, seconds) in enumerate(frames):
             if begin is None:
                 begin = seconds
@@ -113,7 +113,7 @@ def read_frames(
             if due != slot and (only is None or index in only):
                 slot = due
                 yield Frame(converter.to_rgb(frame), index, seconds)
-    _check(lost)
+    decoder.damage.check()
     if begin is None:
         raise ImageError(NO_FRAME)
     if first is None:
@@ -127,11 +127,11 @@ def start_of(path: Path) -> float:
     return 0.0
 
 
-def count_pixels(path: Path, end: float, most: int) -> int:
+def count_pixels(path: Path, end: float, max_pixels: int) -> int:
     """Returns the pixels of all frames together, up to `end` seconds after the first one.
 
-    Counting stops beyond `most`. Only key frames are decoded: they can have another size than the
-    frames before. 0 if the video cannot be read.
+    Counting stops beyond `max_pixels`. Only key frames are decoded: they can have another size than
+    the frames before. 0 if the video cannot be read.
     """
     pixels = 0
     first: float | None = None
@@ -149,7 +149,7 @@ def count_pixels(path: Path, end: float, most: int) -> int:
                 if seconds - first > end:
                     break
             pixels += codec.width * codec.height
-            if pixels > most:
+            if pixels > max_pixels:
                 break
     return pixels
 
@@ -160,60 +160,88 @@ def play(source: Path | str) -> Iterator[Frame]:
     Live frames have the seconds since the first one arrived, because times in a stream jump or are
     guesses. Raises ImageError when the source cannot be read, or live frames ended.
     """
-    lost = Counter[str]()
     with open_video(source) as (container, stream):
+        decoder = _Decoder(container, stream)
         converter = _Converter(stream)
         live = not isinstance(source, Path) and container.duration is None
-        frames = _decode(container, stream, lost)
         if live:
-            for number, frame in enumerate(frames):
+            for number, frame in enumerate(decoder.read()):
                 if number == 0:
                     start = time.perf_counter()
                 arrived = time.perf_counter() - start
                 yield Frame(converter.to_rgb(frame), number, arrived)
         else:
-            for number, (frame, seconds) in enumerate(_time_frames(frames, stream)):
+            for number, (frame, seconds) in enumerate(_time_frames(decoder.read(), stream)):
                 if number == 0:
                     start = time.perf_counter() - seconds
                 elapsed = time.perf_counter() - start
                 time.sleep(max(0, seconds - elapsed))
                 yield Frame(converter.to_rgb(frame), number, seconds)
-    _check(lost)
+    decoder.damage.check()
     if live:
         raise ImageError("the stream ended")
 
 
-def _check(lost: Counter[str]) -> None:
-    """Raises ImageError when anything is lost."""
-    damage = [f"{number:,} {name}" for name, number in lost.items() if number > 0]
-    if damage:
-        raise ImageError(f"damaged: {', '.join(damage)}")
+@dataclass
+class Damage:
+    """How many parts of a video are damaged, by what is wrong with them."""
+
+    missing_bytes: int = 0
+    wrong_pictures: int = 0  # frames that FFmpeg decoded with errors
+    undecoded_packets: int = 0
+    missing_seconds: int = 0  # below 0: the video is longer than in its header
+    undelayed_frames: int = 0  # of a GIF
+    missing_trailers: int = 0  # of a GIF
+
+    def check(self) -> None:
+        """Raises ImageError when a part is damaged."""
+        counts = {
+            "bytes are missing at the end": self.missing_bytes,
+            WRONG_PICTURES: self.wrong_pictures,
+            "packets cannot be decoded": self.undecoded_packets,
+            "seconds are missing at the end": self.missing_seconds,
+            "frames without a delay cannot be read": self.undelayed_frames,
+            "block at the end is missing": self.missing_trailers,
+        }
+        damage = [f"{count:,} {text}" for text, count in counts.items() if count > 0]
+        if damage:
+            raise ImageError(f"damaged: {', '.join(damage)}")
 
 
-def _decode(
-    file: av.container.InputContainer, stream: av.VideoStream, lost: Counter[str]
-) -> Iterator[av.VideoFrame]:
-    """Yields the frames of a stream in display order; counts what is damaged in `lost`."""
-    last = 0.0
-    decoded = 0
-    for packet in file.demux():
-        if packet.pts is not None and packet.time_base:
-            last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        if packet.stream.index != stream.index:
-            continue
-        try:
-            for frame in cast(list[av.VideoFrame], packet.decode()):
-                check_frame((frame.width, frame.height), frame.format)
-                lost[WRONG_PICTURES] += frame.is_corrupt
-                decoded += 1
-                yield frame
-        except FFmpegError:
-            lost["packets cannot be decoded"] += 1
-    lost["seconds are missing at the end"] = round(_claimed_end(file) - last)
-    if file.format.name == "gif":
-        path = Path(file.name.removeprefix("file:"))
-        lost["frames without a delay cannot be read"] = count_gif(path) - decoded
-        lost["block at the end is missing"] = 0 if gif_is_complete(path) else 1
+@dataclass
+class _Decoder:
+    """Decodes a stream of a file, and counts what is damaged."""
+
+    file: av.container.InputContainer
+    stream: av.VideoStream
+    damage: Damage = field(default_factory=Damage)
+
+    def read(self) -> Iterator[av.VideoFrame]:
+        """Yields the frames in display order."""
+        end = 0.0  # seconds; of all streams
+        num_frames = 0
+        for packet in self.file.demux():
+            if packet.pts is not None and packet.time_base:
+                packet_end = (packet.pts + (packet.duration or 0)) * packet.time_base
+                end = max(end, float(packet_end))
+            if packet.stream.index != self.stream.index:
+                continue
+            try:
+                for frame in cast(list[av.VideoFrame], packet.decode()):
+                    check_frame((frame.width, frame.height), frame.format)
+                    if frame.is_corrupt:
+                        self.damage.wrong_pictures += 1
+                    num_frames += 1
+                    yield frame
+            except FFmpegError:
+                self.damage.undecoded_packets += 1
+
+        self.damage.missing_seconds = round(_claimed_end(self.file) - end)
+        if self.file.format.name == "gif":
+            path = Path(self.file.name.removeprefix("file:"))
+            self.damage.undelayed_frames = count_gif(path) - num_frames
+            if not gif_is_complete(path):
+                self.damage.missing_trailers = 1
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
@@ -241,12 +269,12 @@ def _time_frames(
     last = -math.inf  # the time that was yielded last
     offset = 0.0  # added to times after a joint
     step = 1 / float(stream.guessed_rate or 25)
-    errors: list[Exception] = []
-    for frame, time_in_file, following in _with_next(_until_error(frames, errors), step):
+    readable = _UntilError(frames)
+    for frame, time_in_file, following in _with_next(readable, step):
         seconds = time_in_file + offset
         falls_back = seconds < last
         if following is not None and following + offset >= newest:
-            runs_ahead = seconds > following + offset + MOST_SWAPPED * step
+            runs_ahead = seconds > following + offset + MAX_SWAPPED * step
             if falls_back or runs_ahead:
                 seconds = max(newest, following + offset - step)
         elif falls_back:
@@ -256,28 +284,32 @@ def _time_frames(
 
         waiting.append(frame)
         heappush(times, seconds)
-        if len(waiting) > MOST_SWAPPED:
+        if len(waiting) > MAX_SWAPPED:
             last = max(last, heappop(times))
             yield waiting.popleft(), last
 
     for frame, seconds in zip(waiting, sorted(times), strict=True):
         yield frame, max(last, seconds)
-    if errors:
-        raise errors[0]
+    if readable.error is not None:
+        raise readable.error
 
 
-def _until_error(
-    frames: Iterator[av.VideoFrame], errors: list[Exception]
-) -> Iterator[av.VideoFrame]:
-    """Yields the frames before an error of a damaged file, which is added to `errors`."""
-    try:
-        yield from frames
-    except (FFmpegError, ImageError) as error:
-        errors.append(error)
+class _UntilError:
+    """Iterates over frames until an error of a damaged file, which is kept in `error`."""
+
+    def __init__(self, frames: Iterator[av.VideoFrame]) -> None:
+        self.frames = frames
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[av.VideoFrame]:
+        try:
+            yield from self.frames
+        except (FFmpegError, ImageError) as error:
+            self.error = error
 
 
 def _with_next(
-    frames: Iterator[av.VideoFrame], step: float
+    frames: Iterable[av.VideoFrame], step: float
 ) -> Iterator[tuple[av.VideoFrame, float, float | None]]:
     """Yields frames with their times in the file and the times of the next frames, None at the end.
 
@@ -347,17 +379,17 @@ def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
     return videos[0]
 
 
-def check_frame(size: tuple[int, int], form: av.VideoFormat | None) -> None:
-    """Raises ImageError for a size (width, height) and format that need too much memory."""
+def check_frame(size: tuple[int, int], pixel_format: av.VideoFormat | None) -> None:
+    """Raises ImageError for a size (width, height) and pixel format that need too much memory."""
     check_size(size, MAX_FRAME_PIXELS)
-    if form is None:
+    if pixel_format is None:
         return
     width, height = size
-    taken = width * height * form.padded_bits_per_pixel // 8
-    if taken > MAX_FRAME_BYTES:
+    frame_bytes = width * height * pixel_format.padded_bits_per_pixel // 8
+    if frame_bytes > MAX_FRAME_BYTES:
         raise ImageError(
-            f"too large: {width:,} x {height:,} pixels ({form.name}) take {taken // 10**6:,} MB, "
-            f"the limit of a frame is {MAX_FRAME_BYTES // 10**6} MB"
+            f"too large: {width:,} x {height:,} pixels ({pixel_format.name}) take "
+            f"{frame_bytes // 10**6:,} MB, the limit of a frame is {MAX_FRAME_BYTES // 10**6} MB"
         )
 
 
@@ -399,10 +431,10 @@ class _Converter:
         """
         angle = frame.rotation
         if angle not in self.orientations:
-            facts = cast(Mapping[Type, Any], frame.side_data)
+            side_data = cast(Mapping[Type, Any], frame.side_data)
             matrix = np.array([1, 0, 0, 0, 1, 0, 0, 0, 1], np.int32)
-            if Type.DISPLAYMATRIX in facts:
-                matrix = np.frombuffer(facts[Type.DISPLAYMATRIX], np.int32)  # (9,)
+            if Type.DISPLAYMATRIX in side_data:
+                matrix = np.frombuffer(side_data[Type.DISPLAYMATRIX], np.int32)  # (9,)
             self.orientations[angle] = orientation_of(matrix)
         return self.orientations[angle]
 

@@ -52,7 +52,7 @@ class VideoReader:
 
 
 class Tracked(NamedTuple):
-    """A frame with its faces. The lists grow while the frame waits (see `follow_back`)."""
+    """A frame with its faces. The lists grow while the frame waits in a `FrameQueue`."""
 
     frame: Frame
     faces: list[Detection]
@@ -113,21 +113,21 @@ def find_in_frames(
     between, faces are followed. With `fill`, the last frame is searched, too, and a new face is
     followed back into the frames since the search before, as far as these wait.
     """
-    waiting = deque[Tracked]()
-    most = 1
+    max_waiting = 1
     marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
     if fill:
-        most = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds one, too
+        max_waiting = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds one, too
         marked = mark_last(frames)
+    queue = FrameQueue(detector, detect_every)
     try:
-        for tracked in search_frames(detector, marked, detect_every, waiting):
-            waiting.append(tracked)
-            if len(waiting) == most:
-                yield waiting.popleft()
+        for frame, is_last in marked:
+            queue.add(frame, is_last)
+            if len(queue.waiting) == max_waiting:
+                yield queue.waiting.popleft()
     except Exception:  # of a damaged file: the frames before are good
-        yield from waiting
+        yield from queue.waiting
         raise
-    yield from waiting
+    yield from queue.waiting
 
 
 def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
@@ -146,52 +146,60 @@ def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
         yield before, True
 
 
-def search_frames(
-    detector: Detector,
-    frames: Iterable[tuple[Frame, bool]],
-    detect_every: int,
-    waiting: Sequence[Tracked],
-) -> Iterator[Tracked]:
-    """Yields each frame with its faces and tracks; adds a new face to the frames `waiting`.
+class FrameQueue:
+    """Finds the faces of frames, which then wait for faces that are found after them.
 
-    Frames come with whether they are searched in any case.
+    A new face is followed back into the frames that wait; who takes a frame from `waiting` gets it
+    with these faces.
     """
-    tracker = Tracker()
-    due = 0  # the next frame to search
-    for frame, is_last in frames:
-        image, number, seconds = frame
-        expected = tracker.expect_faces(seconds)
-        search = number >= due or is_last
-        if not search:
-            faces = follow_faces(detector, image, expected)
-            search = len(faces) < len(expected)  # one is lost
-        if search:
-            faces = detector.confirm(image, detector.find(image))
-            due = number + detect_every
 
-        known = tracker.persons
-        tracks = tracker.number_faces(faces, seconds)
+    def __init__(self, detector: Detector, detect_every: int) -> None:
+        self.waiting = deque[Tracked]()
+        self._detector = detector
+        self._detect_every = detect_every
+        self._tracker = Tracker()
+        self._next_search = 0  # the number of the frame that is searched next
+
+    def add(self, frame: Frame, is_last: bool) -> None:
+        """Finds the faces of a frame and lets it wait; the last frame is searched in any case."""
+        faces = self._find_faces(frame, is_last)
+
+        num_before = self._tracker.num_tracks
+        tracks = self._tracker.number_faces(faces, frame.seconds)
         for face, track in zip(faces, tracks, strict=True):
-            if track > known:
-                follow_back(detector, waiting, face, track)
-        yield Tracked(frame, list(faces), tracks)
+            if track > num_before:
+                self._follow_back(face, track)
 
+        self.waiting.append(Tracked(frame, list(faces), tracks))
 
-def follow_back(
-    detector: Detector, waiting: Sequence[Tracked], face: Detection, track: int
-) -> None:
-    """Adds a new face to the frames before, back to where it is lost, small or already known."""
-    for frame, faces, tracks in reversed(waiting):
-        before = follow_faces(detector, frame.image, [face])
-        if not before:
-            return
-        (face,) = before
-        height = face.box[3] - face.box[1]
-        taken = any(box_iou(face, known) > SAME_FACE_IOU for known in faces)
-        if taken or height < MIN_FILLED_HEIGHT * frame.image.shape[0]:
-            return
-        faces.append(face)
-        tracks.append(track)
+    def _find_faces(self, frame: Frame, is_last: bool) -> list[Detection]:
+        """Returns the faces of a frame that is followed, or searched if it is due."""
+        expected = self._tracker.expect_faces(frame.seconds)
+        if frame.number < self._next_search and not is_last:
+            followed = follow_faces(self._detector, frame.image, expected)
+            if len(followed) == len(expected):  # none is lost
+                return followed
+
+        self._next_search = frame.number + self._detect_every
+        found = self._detector.find(frame.image)
+        return self._detector.confirm(frame.image, found)
+
+    def _follow_back(self, face: Detection, track: int) -> None:
+        """Adds a new face to the frames that wait, the newest first.
+
+        It ends where the face is lost, small, or one that was found in the frame.
+        """
+        for frame, faces, tracks in reversed(self.waiting):
+            earlier = follow_faces(self._detector, frame.image, [face])
+            if not earlier:
+                return
+            (face,) = earlier
+            height = face.box[3] - face.box[1]
+            was_found = any(box_iou(face, other) > SAME_FACE_IOU for other in faces)
+            if was_found or height < MIN_FILLED_HEIGHT * frame.image.shape[0]:
+                return
+            faces.append(face)
+            tracks.append(track)
 
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
@@ -261,7 +269,7 @@ class Tracker:
     def __init__(self) -> None:
         self._tracks: list[Track] = []
         self._seconds = 0.0
-        self.persons = 0  # so many are numbered, from 1
+        self.num_tracks = 0  # of all frames so far; they are numbered from 1
 
     def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""
@@ -287,8 +295,8 @@ class Tracker:
 
         for index, face in enumerate(faces):
             if index not in chosen:
-                self.persons += 1
-                chosen[index] = Track(self.persons, face, seconds)
+                self.num_tracks += 1
+                chosen[index] = Track(self.num_tracks, face, seconds)
                 tracks.append(chosen[index])
             chosen[index].update(face, seconds)
         self._tracks = tracks

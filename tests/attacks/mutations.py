@@ -557,14 +557,14 @@ MUTATIONS = [
     Mutation(
         "a frame has at most 36 megapixels",
         "fer_vit/predict/frames.py",
-        "    check_size(size, MAX_FRAME_PIXELS)\n    if form",
-        "    if form",
+        "    check_size(size, MAX_FRAME_PIXELS)\n    if pixel_format",
+        "    if pixel_format",
         "tests/predict/test_frames.py::test_the_size_of_a_frame_is_limited",
     ),
     Mutation(
         "a frame has at most 108 MB",
         "fer_vit/predict/frames.py",
-        "    if taken > MAX_FRAME_BYTES:",
+        "    if frame_bytes > MAX_FRAME_BYTES:",
         "    if False:",
         "tests/predict/test_frames.py::test_frames_of_many_bytes_are_not_decoded",
     ),
