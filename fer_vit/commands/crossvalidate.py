@@ -72,8 +72,8 @@ def crossvalidate(
     check_runs(output, "training/*/fold*", "evaluation/results.json")
     check_output(output / "evaluation", overwrite, EVALUATION_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
-    rows = Manifest.read(manifest).split("train")
-    held_out = [in_fold(rows, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
+    train = Manifest.read(manifest).split("train")
+    held_out = [in_fold(train, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
     if not all(map(np.any, held_out)):
         raise FerVitError(
             f"Expected faces in each of {folds} folds of {manifest}, but one is empty. "
@@ -82,7 +82,7 @@ def crossvalidate(
 
     # the same faces, config, options and folds resume the same run
     name = f"training/{recipe.key(manifest, str(folds))}"
-    parts = []
+    fold_results = []
     for fold, faces in enumerate(held_out):
         LOGGER.info(f"Fold {fold + 1} of {folds}")
         best = recipe.fit(
@@ -91,11 +91,11 @@ def crossvalidate(
             {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
             resume=not overwrite,
         )
-        part = predict_manifest(recipe.load(best), rows.select(faces), "train")
-        part.columns["fold"] = as_objects([str(fold)] * len(part.paths))
-        parts.append(replace(part, rows=np.flatnonzero(faces), picture=rows.image))
+        result = predict_manifest(recipe.load(best), train.select(faces), "train")
+        result.columns["fold"] = as_objects([str(fold)] * len(result.paths))
+        fold_results.append(replace(result, rows=np.flatnonzero(faces), picture=train.image))
 
-    all_faces = concatenate(parts)
+    all_faces = concatenate(fold_results)
     labelled = all_faces.with_label()
     if labelled.notes:
         LOGGER.warning("\n".join(labelled.notes))

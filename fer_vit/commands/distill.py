@@ -74,46 +74,48 @@ def distill(
         )
     check_manifest_name(output)
     check_output(output, overwrite)
-    rows = Manifest.read(manifest)
-    rows.check_copy(output)
-    train = rows.split("train")
+    labelled = Manifest.read(manifest)
+    labelled.check_copy(output)
+    train = labelled.split("train")
     votes = train.targets()  # (N, C)
     if not len(train):
         raise FerVitError(f"Expected training faces in {manifest}, but there is none.")
     if votes is None:
-        number = train.table["label"].null_count
+        num_without = train.table["label"].null_count
         raise FerVitError(
-            f"Expected a label for each training face in {manifest}, but {number:,} of "
+            f"Expected a label for each training face in {manifest}, but {num_without:,} of "
             f"{len(train):,} have none. Put these into another manifest, for `--unlabelled`."
         )
 
     faces = train
     added = None
     if unlabelled is not None:
-        added = read_unlabelled(unlabelled, rows.labels)
+        added = read_unlabelled(unlabelled, labelled.labels)
         added.check_copy(output)
         faces = train.with_faces(added)
 
     shares = average_teachers(teachers, faces, votes)  # (N + M, C)
-    rows = rows.with_votes("train", (1 - weight) * votes + weight * shares[: len(train)])
+    mixed = (1 - weight) * votes + weight * shares[: len(train)]  # (N, C)
+    distilled = labelled.with_votes("train", mixed)
     if added:
-        rows = rows.with_faces(add_votes(added, shares[len(train) :], per_class))
-    rows.write(output)
-    LOGGER.info(f"{output}: {len(rows):,} rows")
-    if rows.outputs:
-        LOGGER.info(f"Targets of {', '.join(rows.outputs)} are unaltered: only votes are mixed.")
+        distilled = distilled.with_faces(add_votes(added, shares[len(train) :], per_class))
+    distilled.write(output)
+    LOGGER.info(f"{output}: {len(distilled):,} rows")
+    if distilled.outputs:
+        heads = ", ".join(distilled.outputs)
+        LOGGER.info(f"Targets of {heads} are unaltered: only votes are mixed.")
 
 
-def read_unlabelled(manifest: Path, names: Sequence[str]) -> Manifest:
+def read_unlabelled(manifest: Path, labels: Sequence[str]) -> Manifest:
     """Returns the training faces with landmarks, which need no labels.
 
     How many are left out is printed.
 
     Raises:
-        FerVitError: There is none, or the manifest is of other labels than `names`.
+        FerVitError: There is none, or the manifest is of other labels than `labels`.
     """
     pool = Manifest.read(manifest, ["train"]).split("train")
-    pool.check_labels(names)
+    pool.check_labels(labels)
     has_landmarks = np.isfinite(pool.landmarks()).all((1, 2))
     has_score = np.array(pool.column("score"), float) != 0
     detected = has_landmarks & has_score  # (N,)
@@ -138,11 +140,13 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     """
     folds = [read_fold(teacher) for teacher in teachers]
     labelled = faces.select(np.arange(len(faces)) < len(votes))
-    chosen = np.ones((len(teachers), len(faces)), bool)  # which faces each teacher predicts
-    for rows, fold in zip(chosen, folds, strict=True):
+    predicted = np.ones(
+        (len(teachers), len(faces)), bool
+    )  # (teachers, M), which faces each predicts
+    for mask, fold in zip(predicted, folds, strict=True):
         if fold:
-            rows[: len(votes)] = in_fold(labelled, fold)
-    missing = (~chosen.any(0)).sum()
+            mask[: len(votes)] = in_fold(labelled, fold)
+    missing = (~predicted.any(0)).sum()
     if missing:
         raise FerVitError(
             f"{missing:,} faces were seen by every teacher in training. Add teachers of the other "
@@ -150,19 +154,19 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         )
 
     total = np.zeros((len(faces), len(faces.labels)))  # (M, C)
-    for teacher, fold, rows in zip(teachers, folds, chosen, strict=True):
+    for teacher, fold, mask in zip(teachers, folds, predicted, strict=True):
         model = load(str(teacher))
         model.net.offset = None  # rare classes would gain in each generation
         faces.check_labels(model.labels)
-        probabilities = predict_views(model, faces, np.flatnonzero(rows).tolist())
-        total[rows] += probabilities
-        agreed = agreement_text(probabilities, votes[rows[: len(votes)]])
+        probabilities = predict_with_flip(model, faces, np.flatnonzero(mask).tolist())
+        total[mask] += probabilities
+        agreed = agreement_text(probabilities, votes[mask[: len(votes)]])
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
         LOGGER.info(f"{teacher}: agrees with {agreed} faces {which}")
         if model.outputs:
             heads = ", ".join(model.net.settings.outputs)
             LOGGER.info(f"{teacher}: its {heads} are not distilled, only its expressions")
-    total /= chosen.sum(0)[:, None]
+    total /= predicted.sum(0)[:, None]
     LOGGER.info(f"Together they agree with {agreement_text(total, votes)} faces")
     return total
 
@@ -186,18 +190,18 @@ def read_fold(teacher: Path) -> str | None:
     return None if fold is None else str(fold)
 
 
-def predict_views(teacher: Recognizer, faces: Manifest, chosen: list[int]) -> Array:
-    """Returns a teacher's probabilities (M, C) of M chosen faces.
+def predict_with_flip(teacher: Recognizer, faces: Manifest, rows: list[int]) -> Array:
+    """Returns a teacher's probabilities (M, C) of M rows.
 
     Each is the mean over the face and its mirror image.
     """
-    views = []
+    logits = []
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
         for augment in (None, crop_mirrored):
             dataset = FaceDataset(faces, teacher.crop_spec, augment)
-            batches = face_batches(dataset, chosen, FACES_PER_PASS, teacher.device)
-            views.append(predict_logits(teacher, batches))  # (M, C)
-    return torch.stack(views).double().softmax(-1).mean(0).numpy()
+            batches = face_batches(dataset, rows, FACES_PER_PASS, teacher.device)
+            logits.append(predict_logits(teacher, batches))  # (M, C)
+    return torch.stack(logits).double().softmax(-1).mean(0).numpy()
 
 
 def agreement_text(probabilities: Array, votes: Array) -> str:
@@ -213,15 +217,15 @@ def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
     """
     labels = votes.argmax(1)  # (M,)
     order = np.random.default_rng(0).permutation(len(votes))
-    kept = np.zeros(len(votes), bool)
+    keep = np.zeros(len(votes), bool)  # (M,)
     for label, name in enumerate(faces.labels):
-        rows = order[labels[order] == label]
-        kept[rows[:per_class]] = True
-        line = f"  {name}: {len(rows[:per_class]):,} of {len(rows):,} faces"
-        if len(rows):
-            line += f", mean confidence {votes[rows, label].mean():.2f}"
+        of_label = order[labels[order] == label]  # indices
+        keep[of_label[:per_class]] = True
+        line = f"  {name}: {len(of_label[:per_class]):,} of {len(of_label):,} faces"
+        if len(of_label):
+            line += f", mean confidence {votes[of_label, label].mean():.2f}"
         LOGGER.info(line)
 
     voted = faces.with_votes("train", votes)
     voted = voted.with_column("label", [faces.labels[label] for label in labels])
-    return voted.select(kept)
+    return voted.select(keep)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 from fer_vit.commands import accept_text
@@ -95,9 +94,9 @@ def export(
             "`--logit_adjust` needs `--calibrate`: "
             "a manifest with the frequency of each expression."
         )
-    names = checkpoint or [DEFAULT_MODEL]
+    checkpoints = checkpoint or [DEFAULT_MODEL]
     options = ExportOptions(
-        models=names,
+        models=checkpoints,
         output=output,
         half=half,
         faithfulness=faithfulness,
@@ -107,19 +106,23 @@ def export(
     file_format.check(options)
     check_output(output, overwrite, file_format.files)
 
-    model = load(names[0], "cpu") if len(names) == 1 else Recognizer(average_networks(names))
-    # before the calibration and the graph, which take minutes
+    if len(checkpoints) == 1:
+        model = load(checkpoints[0], "cpu")
+    else:
+        model = Recognizer(average_networks(checkpoints))
+
+    # these files are read before the calibration and the graph, which take minutes
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
+    batches = None
     if quantize is not None:
-        rows = Manifest.read(quantize, ["train"])
-        options = replace(options, batches=calibration_batches(model, rows))
+        batches = calibration_batches(model, Manifest.read(quantize, ["train"]))
 
     if calibrate is not None:
-        rows = Manifest.read(calibrate, ["train", "val"])
-        LOGGER.info(calibrate_model(model, rows, logit_adjust))
+        manifest = Manifest.read(calibrate, ["train", "val"])
+        LOGGER.info(calibrate_model(model, manifest, logit_adjust))
 
-    write_model(model, options, overwrite)
+    write_model(model, options, overwrite, batches)
     return output
 
 

@@ -141,11 +141,10 @@ def faithfulness(
         )
     results = {"model": checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
     text = faithfulness_table(measured.methods, measured.differences, BETTER)
-    few = [
-        f"{name}: {counted(result.faces, 'face')}"
-        for name, result in measured.methods["random"].items()
-        if result.low is None
-    ]
+    few = []  # measures of too few persons or photos for an interval
+    for name, result in measured.methods["random"].items():
+        if result.low is None:
+            few.append(f"{name}: {counted(result.faces, 'face')}")
     if few:
         text += (
             f"\nFaces of fewer than {LEAST_UNITS} persons or photos have no intervals. "
@@ -168,11 +167,11 @@ def faithfulness(
 
 def manifest_faces(model: Recognizer, manifest: Path, max_faces: int) -> Iterator[MeasuredBatch]:
     """Yields batches of the labelled faces of the val split, and the person or image of each."""
-    rows = labelled_rows(Manifest.read(manifest, ["val"]), "val")
-    names = name_units(rows.image_names(), rows.describing_columns().get("person"))
-    batches, _ = labelled_batches(model, rows, max_faces=max_faces)
+    labelled = labelled_rows(Manifest.read(manifest, ["val"]), "val")
+    units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
+    batches, _ = labelled_batches(model, labelled, max_faces=max_faces)
     for batch in batches:
-        yield batch, [names[row] for row in batch.row.tolist()]
+        yield batch, [units[row] for row in batch.row.tolist()]
 
 
 def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
@@ -189,15 +188,15 @@ def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithf
     measured: list[MethodValues] = []
     shuffled: list[MethodValues] = []
     effects: list[dict[str, Effects]] = []
-    names: list[str] = []  # of the person or photo of each face
-    names_of_effects: list[str] = []
+    units: list[str] = []  # the person or photo of each face
+    effect_units: list[str] = []  # of the faces in `effects`
     net = model.net
-    for batch, batch_names in batches:
+    for batch, batch_units in batches:
         image = batch.image
         boxes = batch.boxes
         valid = batch.valid
         measured.append(measure_methods(net, image, boxes, valid, [*MEASURED]))
-        if len(names) < MAX_SHUFFLED:
+        if len(units) < MAX_SHUFFLED:
             by_method = {}
             for method in METHODS:
                 by_method[method] = dict(randomised(net, image, boxes, valid, method))
@@ -205,19 +204,20 @@ def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithf
         whole = valid.all(1)
         if len(net.heads) and valid.shape[1] > 1 and whole.any():
             effects.append(region_effects(net, image[whole], boxes[whole], valid[whole]))
-            names_of_effects += compress(batch_names, whole.tolist())
-        names += batch_names
+            effect_units += compress(batch_units, whole.tolist())
+        units += batch_units
 
     differences = [subtract_random(batch) for batch in measured]
     terms = {}
     if effects:
-        units = number_units(names_of_effects)
-        terms = {head: score_terms(model, head, effects, units) for head in net.heads}
-    units = number_units(names)
+        effect_numbers = number_units(effect_units)
+        for head in net.heads:
+            terms[head] = score_terms(model, head, effects, effect_numbers)
+    unit_numbers = number_units(units)
     return Faithfulness(
-        methods=average_batches(measured, units),
-        differences=average_batches(differences, units),
-        shuffled=average_batches(shuffled, units),
+        methods=average_batches(measured, unit_numbers),
+        differences=average_batches(differences, unit_numbers),
+        shuffled=average_batches(shuffled, unit_numbers),
         terms=terms,
     )
 
@@ -243,24 +243,23 @@ def score_terms(
         predicted = agreement(terms, changes)  # (B, K) each
         control = agreement(shuffled, changes)
         columns = [predicted.rank, control.rank, predicted.first, control.first]
-        means = np.column_stack([known_mean(column, 1) for column in columns])  # (B, 4)
+        means = np.column_stack([mean_of_finite(column, 1) for column in columns])  # (B, 4)
         outputs = {}
         for place, name in enumerate(model.net.settings.outputs[head]):
-            of_output = [float(known_mean(column[:, place], 0)) for column in columns]
+            of_output = [float(mean_of_finite(column[:, place], 0)) for column in columns]
             outputs[name] = dict(zip(TERMS, of_output, strict=True))
         estimates = mean_intervals(means, units)
         scores[hidden] = TermScores(dict(zip(TERMS, estimates, strict=True)), outputs)
     return scores
 
 
-def known_mean(values: Array, axis: int) -> Array:
+def mean_of_finite(values: Array, axis: int) -> Array:
     """Returns the mean of values (B, K) along an axis without NaN; NaN where there is no value."""
-    known = np.isfinite(values)
-    count = known.sum(axis)
-    missing = np.full(count.shape, np.nan)
-    return np.asarray(
-        np.divide(np.where(known, values, 0).sum(axis), count, out=missing, where=count > 0)
-    )
+    finite = np.isfinite(values)
+    counts = finite.sum(axis)
+    sums = np.where(finite, values, 0).sum(axis)
+    missing = np.full(counts.shape, np.nan)
+    return np.asarray(np.divide(sums, counts, out=missing, where=counts > 0))
 
 
 def gather(batches: Sequence[Tensor]) -> Array:

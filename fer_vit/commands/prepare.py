@@ -119,20 +119,20 @@ def prepare(
 
     LOGGER.info(describe_reading(reading, out).replace(str(base), str(root)))
     if added:
-        rows = sum(len(manifest) for manifest in added)
-        LOGGER.info(f"added: {rows:,} rows of {', '.join(map(str, add))}")
+        num_rows = sum(len(manifest) for manifest in added)
+        LOGGER.info(f"added: {num_rows:,} rows of {', '.join(map(str, add))}")
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Adds the options of every data set to the parser of `prepare`."""
-    taken: set[str | int] = {"root"}
+    used: set[str | int] = {"root"}
     for source, read in SOURCES.items():
         names = {*signature(read).parameters}
-        parser.add_function_arguments(read, as_group=False, skip=taken)
+        parser.add_function_arguments(read, as_group=False, skip=used)
         parser.add_function_arguments(
-            read, nested_key=source, as_group=False, skip={"root", *(names - taken)}
+            read, nested_key=source, as_group=False, skip={"root", *(names - used)}
         )
-        taken |= names
+        used |= names
 
 
 def _spelling(source: str, option: str) -> str:
@@ -259,10 +259,10 @@ def describe_reading(reading: Reading, out: Path) -> str:
 
     These are images by split and class, faces found, images left out and the size of the files.
     """
-    rows = len(reading.rows)
+    num_rows = len(reading.rows)
     detected = sum(row.landmarks is not None and row.score != NOT_FOUND for row in reading.rows)
     whole = sum(row.score == NOT_FOUND for row in reading.rows)
-    faces = f"faces found: {detected:,} of {rows:,} ({detected / max(rows, 1):.2%})"
+    faces = f"faces found: {detected:,} of {num_rows:,} ({detected / max(num_rows, 1):.2%})"
     if whole:
         faces += f"; taken whole as a face: {whole:,}"
 
@@ -276,17 +276,17 @@ def describe_reading(reading: Reading, out: Path) -> str:
 
     files = list(out.iterdir()) if out.is_dir() else [out]
     size = sum(file.stat().st_size for file in files)
-    lines.append(f"{out}: {rows:,} rows, {size / 1e6:.1f} MB")
+    lines.append(f"{out}: {num_rows:,} rows, {size / 1e6:.1f} MB")
     return "\n".join(lines)
 
 
 def target_lines(reading: Reading) -> list[str]:
     """Returns a line for each further head: its outputs, and the faces with a target of any."""
     lines = []
-    for head, names in reading.outputs.items():
-        columns = {target_column(head, name) for name in names}
-        known = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
-        lines.append(f"targets of {head}: {known:,} faces, {list_names(names, limit=6)}")
+    for head, outputs in reading.outputs.items():
+        columns = {target_column(head, output) for output in outputs}
+        num_faces = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
+        lines.append(f"targets of {head}: {num_faces:,} faces, {list_names(outputs, limit=6)}")
     return lines
 
 

@@ -66,10 +66,10 @@ def repeat(
     check_output(output / "runs.csv", overwrite=True)
     check_output(output / "results.md", overwrite=True)
     recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]
-    rows = Manifest.read(manifest).split(split)
-    if not len(rows):
+    split_faces = Manifest.read(manifest).split(split)
+    if not len(split_faces):
         raise FerVitError(f"{manifest} has no rows with split {split}. Choose another `--split`.")
-    if not rows.has_labels:
+    if not split_faces.has_labels:
         raise FerVitError(f"No face with split {split} in {manifest} has a label. Add labels.")
 
     for recipe in recipes:
@@ -81,7 +81,7 @@ def repeat(
             LOGGER.info(f"{recipe.text}: seed {seed}, run {seed + 1} of {seeds}")
             options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
             best = recipe.fit(output, f"{folder}/seed{seed}", options)
-            faces = predict_manifest(recipe.load(best), rows, split)
+            faces = predict_manifest(recipe.load(best), split_faces, split)
             assert faces.targets is not None
             values = score_once(faces.probabilities, faces.targets, faces.labels)
             run: dict[str, Any] = {
@@ -109,11 +109,13 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
     for path in output.glob("*/seed*/*.json"):
         try:
             run = json.loads(path.read_text("utf-8"))
-            texts = {name: str(run[name]) for name in (*GROUP_COLUMNS, "checkpoint")}
-            numbers = {}
+            checked: dict[str, Any] = {}
+            for name in (*GROUP_COLUMNS, "checkpoint"):
+                checked[name] = str(run[name])
+            checked["seed"] = int(run["seed"])
             for name in SCORES:  # JSON has null for an infinite cross-entropy
-                numbers[name] = None if run[name] is None else float(run[name])
-            runs.append({**texts, "seed": int(run["seed"]), **numbers})
+                checked[name] = None if run[name] is None else float(run[name])
+            runs.append(checked)
         except (ValueError, TypeError, LookupError, OSError) as error:
             check_permission(path, error)
             raise TableError(

@@ -1,4 +1,4 @@
-"""What is fitted to a trained model: prior, temperature and thresholds."""
+"""Fits prior, temperature and thresholds to a trained model, for `export --calibrate`."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ from fer_vit.train.task import log_prior
 MIN_CALIBRATION_FACES = 100
 
 
-def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
+def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> str:
     """Stores training prior, logit adjustment, temperature and thresholds in a model.
 
     One half of the val faces fits the temperature, the other half the thresholds, which need faces
@@ -32,7 +32,7 @@ def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
 
     Args:
         model: Its network's settings are changed.
-        rows: Faces of which the val split calibrates, and the training faces give the prior.
+        manifest: Faces of which the val split calibrates, and the training faces give the prior.
         strength: The strength of the logit adjustment, from 0 to 1.
 
     Returns:
@@ -40,14 +40,14 @@ def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
     """
     net = model.net
     net.adjust((), 0)
-    batches, target = labelled_batches(model, rows)  # target: (N, C)
-    first, second = calibration_halves(labelled_rows(rows, "val"))
+    batches, target = labelled_batches(model, manifest)  # target: (N, C)
+    first, second = calibration_halves(labelled_rows(manifest, "val"))
     logits = predict_logits(model, batches)  # (N, C)
     truth = target.argmax(-1)  # (N,)
     report = ""
 
     # the adjustment comes first: temperature and thresholds are fitted to adjusted logits
-    prior = expected_prior(training_prior(rows, strength), net.settings.evened)
+    prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
     net.adjust(prior, strength)
     if net.offset is not None:
         before = summary(model, logits, target)
@@ -60,7 +60,7 @@ def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
     net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
 
     thresholds = [
-        f"{least[0]:.3f} for {coverage}%" for coverage, least in net.settings.thresholds.items()
+        f"{limits[0]:.3f} for {coverage}%" for coverage, limits in net.settings.thresholds.items()
     ]
     report += f"Temperature: {net.settings.temperature:.3f}. "
     report += f"Thresholds of prediction sets: {', '.join(thresholds)}."
@@ -72,7 +72,7 @@ def calibrate_model(model: Recognizer, rows: Manifest, strength: float) -> str:
     return report
 
 
-def calibration_halves(rows: Manifest) -> tuple[IntArray, IntArray]:
+def calibration_halves(manifest: Manifest) -> tuple[IntArray, IntArray]:
     """Returns the indices of two halves of N faces.
 
     A person, and equal files without persons, are in one half. Persons are assigned by descending
@@ -83,12 +83,12 @@ def calibration_halves(rows: Manifest) -> tuple[IntArray, IntArray]:
     Raises:
         FerVitError: All faces are of one person, or equal files.
     """
-    hashes = identity_hash(rows, np.arange(len(rows)))  # (N,)
+    hashes = identity_hash(manifest, np.arange(len(manifest)))  # (N,)
     _, person, sizes = np.unique(hashes, return_inverse=True, return_counts=True)  # (P,) persons
     if len(sizes) < 2:
         raise FerVitError(
-            f"Expected val faces of two or more persons in {rows.path}, because one half fits the "
-            "temperature and the other the thresholds, but got one. Add faces of others."
+            f"Expected val faces of two or more persons in {manifest.path}, because one half fits "
+            "the temperature and the other the thresholds, but got one. Add faces of others."
         )
 
     is_second = np.zeros(len(sizes), bool)  # (P,)
@@ -106,16 +106,16 @@ def training_prior(manifest: Manifest, strength: float) -> list[float]:
     Raises:
         FerVitError: A label has no training face, which the adjustment needs.
     """
-    rows = manifest.split("train")
-    counts = np.zeros(len(rows.labels))  # (C,)
-    targets = rows.targets(partial=True)
+    train = manifest.split("train")
+    counts = np.zeros(len(train.labels))  # (C,)
+    targets = train.targets(partial=True)
     if targets is not None:
         counts = np.nansum(targets, axis=0)
 
     if strength and not counts.all():
-        missing = [name for name, count in zip(rows.labels, counts, strict=True) if not count]
+        missing = [label for label, count in zip(train.labels, counts, strict=True) if not count]
         raise FerVitError(
-            f"{rows.path} has no training face of {', '.join(missing)}: "
+            f"{train.path} has no training face of {', '.join(missing)}: "
             "`--logit_adjust` needs some of each."
         )
     if not counts.any():

@@ -49,7 +49,6 @@ class ExportOptions:
         faithfulness: The measured gains of the explanation methods, which are stored with the
             model.
         quantize: A manifest; the model computes in 8 bits, calibrated on its training faces.
-        batches: These faces, read before the work; see `calibration_batches`.
     """
 
     models: Sequence[str]
@@ -57,7 +56,6 @@ class ExportOptions:
     half: bool = False
     faithfulness: Path | None = None
     quantize: Path | None = None
-    batches: Iterator[Batch] | None = None
 
 
 def calibration_batches(model: Recognizer, manifest: Manifest) -> Iterator[Batch]:
@@ -78,7 +76,8 @@ class Format:
         name: How messages name it.
         meaning: What it contains or is for, for the help.
         check: Raises FerVitError, before any work, for an option that the format does not take.
-        write: Writes a model to a path that does not exist yet.
+        write: Writes a model to a path that does not exist yet. Its batches are faces that
+            calibrate 8 bits; None: the model is not quantised.
         files: The files of a folder, which `--overwrite` may replace; empty for a format of one
             file.
     """
@@ -86,7 +85,7 @@ class Format:
     name: str
     meaning: str
     check: Callable[[ExportOptions], None]
-    write: Callable[[Recognizer, Path, ExportOptions], None]
+    write: Callable[[Recognizer, Path, ExportOptions, Iterator[Batch] | None], None]
     files: tuple[str, ...] = ()
 
 
@@ -108,8 +107,19 @@ def find_format(output: Path) -> Format:
     raise FerVitError(f"Expected {names}, but got {output}.")
 
 
-def write_model(model: Recognizer, options: ExportOptions, overwrite: bool) -> None:
+def write_model(
+    model: Recognizer,
+    options: ExportOptions,
+    overwrite: bool,
+    batches: Iterator[Batch] | None = None,
+) -> None:
     """Writes a model to `options.output` in the format of its name; reports the sizes of its files.
+
+    Args:
+        model: The model.
+        options: How it is written.
+        overwrite: Whether an existing output may be replaced.
+        batches: The faces of `calibration_batches`, if it is quantised.
 
     Raises:
         FerVitError: The output exists, or another file came into its folder since it was checked.
@@ -118,7 +128,7 @@ def write_model(model: Recognizer, options: ExportOptions, overwrite: bool) -> N
     file_format = find_format(output)
     check_output(output, overwrite, file_format.files)
     with atomic_write(output, overwrite=overwrite) as new:
-        file_format.write(model, new, options)
+        file_format.write(model, new, options, batches)
 
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     for file in files:
@@ -128,7 +138,17 @@ def write_model(model: Recognizer, options: ExportOptions, overwrite: bool) -> N
 # A folder: weights, settings and model card, with the networks that find faces and landmarks
 
 
-FACE_FILES = (yunet.YUNET_NAME, landmarks.LANDMARKS_FILE.name, NOTICE.name)
+FACE_FILE_NAMES = (yunet.YUNET_NAME, landmarks.LANDMARKS_FILE.name, NOTICE.name)
+
+
+def face_files() -> dict[str, Path]:
+    """Returns the files that find faces and landmarks by `FACE_FILE_NAMES`.
+
+    Raises:
+        FerVitError: The file of YuNet is missing.
+    """
+    paths = (yunet_path(), landmarks.LANDMARKS_FILE, NOTICE)
+    return dict(zip(FACE_FILE_NAMES, paths, strict=True))
 
 
 def check_folder(options: ExportOptions) -> None:
@@ -136,7 +156,12 @@ def check_folder(options: ExportOptions) -> None:
     _refuse_quantize(options)
 
 
-def write_folder(model: Recognizer, folder: Path, options: ExportOptions) -> None:
+def write_folder(
+    model: Recognizer,
+    folder: Path,
+    options: ExportOptions,
+    batches: Iterator[Batch] | None = None,
+) -> None:
     """Writes the folder that `fer_vit.load` and the Hugging Face hub read."""
     net = model.net.half() if options.half else model.net
     save_network(net, folder)
@@ -147,9 +172,7 @@ def write_folder(model: Recognizer, folder: Path, options: ExportOptions) -> Non
         if card.is_file():
             shutil.copy(card, folder)
 
-    for name, file in zip(
-        FACE_FILES, (yunet_path(), landmarks.LANDMARKS_FILE, NOTICE), strict=True
-    ):
+    for name, file in face_files().items():
         shutil.copyfile(file, folder / name)
 
 
@@ -170,11 +193,16 @@ def check_program(options: ExportOptions) -> None:
     _refuse_quantize(options)
 
 
-def write_program(model: Recognizer, path: Path, options: ExportOptions) -> None:
-    """Writes a program for `torch.export.load`, with the facts of `describe_model`."""
+def write_program(
+    model: Recognizer,
+    path: Path,
+    options: ExportOptions,
+    batches: Iterator[Batch] | None = None,
+) -> None:
+    """Writes a program for `torch.export.load`, with `model_metadata`."""
     program = trace_program(model, example_inputs(model))
     buffer = io.BytesIO()  # torch's file writer aborts the process when the disk is full
-    files = {"fer_vit.json": describe_model(model)}
+    files = {"fer_vit.json": model_metadata(model)}
     torch.export.save(program, buffer, extra_files=files)
     path.write_bytes(buffer.getbuffer())
 
@@ -188,24 +216,30 @@ def check_onnx(options: ExportOptions) -> None:
         )
 
 
-def write_onnx(model: Recognizer, path: Path, options: ExportOptions) -> None:
-    """Writes an ONNX file, in 8 bits with a manifest, with the facts of `describe_model`."""
+def write_onnx(
+    model: Recognizer,
+    path: Path,
+    options: ExportOptions,
+    batches: Iterator[Batch] | None = None,
+) -> None:
+    """Writes an ONNX file with `model_metadata`; quantised to 8 bits if `batches` calibrate it."""
     inputs = example_inputs(model)
     program = trace_program(model, inputs)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "# The axis name: faces")  # the inputs share it
+        # all inputs share the axis `faces`, and torch warns of each
+        warnings.filterwarnings("ignore", "# The axis name: faces")
         graph = torch.onnx.export(
             program,
-            dynamic_shapes=any_number(inputs),
+            dynamic_shapes=dynamic_batch_axis(inputs),
             output_names=graph_outputs(model),
             verbose=False,
         )
-    assert graph is not None
-    graph.model.metadata_props["fer_vit"] = describe_model(model)
+    assert graph is not None  # it is None with torch's old exporter alone
+    graph.model.metadata_props["fer_vit"] = model_metadata(model)
     graph.save(path)
 
-    if options.batches is not None:
-        quantize_onnx(path, options.batches)
+    if batches is not None:
+        quantize_onnx(path, batches)
 
 
 FORMATS = {
@@ -216,7 +250,7 @@ FORMATS = {
         "script in docs/how-to/without_pytorch.md",
         check_folder,
         write_folder,
-        files=(CARD_FILE, WEIGHTS_FILE, CONFIG_FILE, *FACE_FILES),
+        files=(CARD_FILE, WEIGHTS_FILE, CONFIG_FILE, *FACE_FILE_NAMES),
     ),
     ".onnx": Format(
         "NAME.onnx",
@@ -242,7 +276,10 @@ def _refuse_quantize(options: ExportOptions) -> None:
 
 
 class AllHeads(nn.Module):
-    """A model that returns the values of further heads, in the aligned crop, and probabilities."""
+    """A model that returns the probabilities, then the values of each further head.
+
+    Angles are relative to the crop, not to the photo.
+    """
 
     def __init__(self, model: Recognizer) -> None:
         super().__init__()
@@ -272,10 +309,10 @@ def trace_program(model: Recognizer, inputs: tuple[Tensor, ...]) -> ExportedProg
     further heads.
     """
     graph: nn.Module = AllHeads(model) if len(model.net.heads) else model
-    return torch.export.export(graph, inputs, dynamic_shapes=any_number(inputs))
+    return torch.export.export(graph, inputs, dynamic_shapes=dynamic_batch_axis(inputs))
 
 
-def any_number(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
+def dynamic_batch_axis(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
     """Returns for each input that its first axis, the faces, has any length."""
     faces = torch.export.Dim("faces")
     return tuple({0: faces} for _ in inputs)
@@ -283,6 +320,10 @@ def any_number(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
 
 def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     """Returns random inputs of the shapes that a model takes.
+
+    Args:
+        model: The model.
+        faces: The number B of faces; `torch.export` would fix a graph to 0 or 1 of them.
 
     Returns:
         Images (B, 3, S, S) in [0, 1]; and for a model with regions boxes (B, R, 4), xyxy in crop
@@ -298,14 +339,14 @@ def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
     return (image, boxes, valid) if regions else (image,)
 
 
-def describe_model(model: Recognizer) -> str:
+def model_metadata(model: Recognizer) -> str:
     """Returns as JSON what users of a graph need.
 
     These are the labels, what each output has, and how a face and its regions are cropped.
     """
     facts: dict[str, Any] = {"labels": model.labels, "heads": {}}
-    for head, names in model.net.settings.outputs.items():
-        columns = [target_column(head, name) for name in names]
+    for head, outputs in model.net.settings.outputs.items():
+        columns = [target_column(head, output) for output in outputs]
         facts["heads"][head] = {"columns": columns, "unit": HEADS[head].unit}
     facts.update(asdict(model.crop_spec))
     facts["regions"] = {}
@@ -327,7 +368,7 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
 
     names = [entry.name for entry in InferenceSession(path).get_inputs()]
 
-    class Faces(CalibrationDataReader):
+    class BatchReader(CalibrationDataReader):
         def get_next(self) -> dict[str, NDArray[Any]] | None:
             batch = next(batches, None)
             if batch is None:
@@ -339,7 +380,7 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
     quantize_static(
         path,
         path,
-        Faces(),
+        BatchReader(),
         per_channel=True,
         op_types_to_quantize=["Conv", "MatMul", "Gemm"],
         activation_type=QuantType.QUInt8,

@@ -8,12 +8,12 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.heads import EXPRESSION, HEADS, target_column
 from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
-from fer_vit.train.outputs import Shared
+from fer_vit.train.outputs import SharedOutputs
 from fer_vit.wording import list_names
 
 
 def check_learnable(
-    manifest: Manifest, trained: Mapping[str, Shared], *, has_teachers: bool
+    manifest: Manifest, trained: Mapping[str, SharedOutputs], *, has_teachers: bool
 ) -> None:
     """Raises FerVitError when a head or the expression cannot learn.
 
@@ -26,7 +26,7 @@ def check_learnable(
     targets = train.head_targets()
     for head, shared in trained.items():
         empty = []
-        for name, column in zip(shared.names, shared.of_data, strict=True):
+        for name, column in zip(shared.outputs, shared.of_data, strict=True):
             if np.isnan(targets[head][:, column]).all():
                 empty.append(target_column(head, name))
         if empty:

@@ -1,4 +1,4 @@
-"""The LightningDataModule over a manifest."""
+"""The LightningDataModule over a manifest: loaders of its splits, and where a run resumes."""
 
 from pathlib import Path
 from typing import Any
@@ -131,10 +131,12 @@ class FaceDataModule(L.LightningDataModule):
 
     def _report_one_sided(self) -> None:
         """Logs which outputs have no target in mirrored faces."""
-        names = [name for outputs in self.outputs.values() for name in one_sided(outputs)]
-        if names:
+        alone = []
+        for outputs in self.outputs.values():
+            alone += one_sided(outputs)
+        if alone:
             log_once(
-                f"Without the other side, and so unknown in mirrored faces: {list_names(names)}."
+                f"Without the other side, and so unknown in mirrored faces: {list_names(alone)}."
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,7 +204,7 @@ class FaceDataModule(L.LightningDataModule):
         dataset: ShardDataset | FaceDataset
         sampler: TrainSampler
         if self.streamed:
-            dataset = self._shards()
+            dataset = self._shard_dataset()
             start = self._start(len(dataset))
             sampler = ShardSampler(dataset, None, processes, rank, start=start)
         else:
@@ -229,7 +231,7 @@ class FaceDataModule(L.LightningDataModule):
         """Converts images from bytes to float in [0, 1], on the device."""
         return batch.ready(batch.image.device)
 
-    def _shards(self) -> ShardDataset:
+    def _shard_dataset(self) -> ShardDataset:
         path = self.manifest.path
         dataset = ShardDataset(
             path=path,
@@ -246,7 +248,7 @@ class FaceDataModule(L.LightningDataModule):
             )
         return dataset
 
-    def _start(self, rows: int) -> Position:
+    def _start(self, num_rows: int) -> Position:
         """Takes the stored position: a run resumes once from it."""
         position = self.position
         self.position = {}
@@ -276,7 +278,7 @@ class FaceDataModule(L.LightningDataModule):
             if not isinstance(number, int) or number < 0:
                 raise impossible
         done = batches * self.batch_size * _processes()
-        if done > rows:
+        if done > num_rows:
             raise impossible
         return Position(epoch, done)
 

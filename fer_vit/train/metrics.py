@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, join_directions, values_near
 from fer_vit.measures import measure
-from fer_vit.train.outputs import Shared
+from fer_vit.train.outputs import SharedOutputs
 
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
 """What is logged of the head `expression`, if a face of the split has a label."""
@@ -27,17 +27,19 @@ class OutputMetrics(Metric):
     preds: list[Tensor]
     target: list[Tensor]
 
-    def __init__(self, outputs: int, figures: Sequence[str], period: float | None = None) -> None:
+    def __init__(
+        self, num_outputs: int, measures: Sequence[str], period: float | None = None
+    ) -> None:
         """Starts without values.
 
         Args:
-            outputs: The number K of outputs.
-            figures: The names of the measures.
+            num_outputs: The number K of outputs.
+            measures: The names of the measures.
             period: Difference of values that mean the same, such as 360 degrees.
         """
         super().__init__()
-        self.outputs = outputs
-        self.figures = tuple(figures)
+        self.num_outputs = num_outputs
+        self.measures = tuple(measures)
         self.period = period
         self.add_state("preds", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
@@ -50,7 +52,7 @@ class OutputMetrics(Metric):
     def collected(self) -> tuple[Array, Array]:
         """Returns all predictions and targets (M, K); with a period, near one another."""
         if not len(self.preds):  # a list, or a tensor after the processes have shared states
-            return _empty(self.outputs), _empty(self.outputs)
+            return _empty(self.num_outputs), _empty(self.num_outputs)
         preds = dim_zero_cat(self.preds)
         target = dim_zero_cat(self.target)
         values = preds.double().cpu().numpy()
@@ -63,15 +65,15 @@ class OutputMetrics(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Returns the measures (K,) by name; NaN for an output without known targets."""
         preds, target = self.collected()
-        figures = {}
-        for name in self.figures:
+        results = {}
+        for name in self.measures:
             values = [measure(name, x, y) for x, y in zip(preds.T, target.T, strict=True)]
-            figures[name] = torch.tensor(values, device=self.device)
-        return figures
+            results[name] = torch.tensor(values, device=self.device)
+        return results
 
 
-def _empty(outputs: int) -> Array:
-    return torch.zeros(0, outputs, dtype=torch.float64).numpy()
+def _empty(num_outputs: int) -> Array:
+    return torch.zeros(0, num_outputs, dtype=torch.float64).numpy()
 
 
 def expression_metrics(num_classes: int) -> MetricCollection:
@@ -101,15 +103,15 @@ def class_recall(confusion: Tensor) -> Tensor:
     return confusion.diagonal() / confusion.sum(1)
 
 
-def log_name(head: str, figure: str) -> str:
+def log_name(head: str, measure_name: str) -> str:
     """Returns the name by which the mean of a measure over the outputs of a head is logged."""
-    return f"{head}_{figure.lower().replace(' ', '_')}"
+    return f"{head}_{measure_name.lower().replace(' ', '_')}"
 
 
-def output_metrics(shared: Mapping[str, Shared], trained: Iterable[str]) -> nn.ModuleDict:
+def output_metrics(shared: Mapping[str, SharedOutputs], trained: Iterable[str]) -> nn.ModuleDict:
     """Returns the metrics of the trained heads, by head."""
     metrics = nn.ModuleDict()
     for head in trained:
         entry = HEADS[head]
-        metrics[head] = OutputMetrics(len(shared[head].names), entry.measures, entry.period)
+        metrics[head] = OutputMetrics(len(shared[head].outputs), entry.measures, entry.period)
     return metrics

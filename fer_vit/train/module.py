@@ -1,4 +1,6 @@
-"""Common parts of trainings: seeds, optimiser, schedule, checks.
+"""The base class of both tasks, `FERTask` and `MaskedPretraining`: seeds, optimiser, schedule.
+
+Also its checks, settings and checkpoints.
 
 Configs of 0.1 name the callbacks EMA and Symmetry here.
 """
@@ -24,6 +26,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
 from fer_vit.train.averaging import EMA as EMA
+from fer_vit.train.log import log_once
 from fer_vit.train.symmetry import Symmetry as Symmetry
 
 DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
@@ -40,6 +43,7 @@ TRAINING_RANGES = {
     "mask_ratio": (0.05, 0.95),
 }
 """Smallest and largest values of settings."""
+MIN_END_SHARE = 1e-4  # a smaller `min_lr` may be meant as a learning rate, and is logged
 
 
 class RegionViTModule(L.LightningModule):
@@ -115,7 +119,13 @@ class RegionViTModule(L.LightningModule):
             )
         optimizer = AdamW(groups, lr=lr)
         warmup_steps = round(self.hparams["warmup"] * steps)
-        schedule = warmup_cosine(optimizer, int(steps), warmup_steps, self.hparams["min_lr"])
+        end_share = self.hparams["min_lr"]
+        if 0 < end_share < MIN_END_SHARE:
+            log_once(
+                f"The learning rate ends at {end_share * lr:g}: `--model.min_lr` is a share of "
+                f"`--model.lr`, {lr:g}."
+            )
+        schedule = warmup_cosine(optimizer, int(steps), warmup_steps, end_share)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -129,9 +139,9 @@ class RegionViTModule(L.LightningModule):
         check_regions(network.regions)
         plain = asdict(replace(network, pretrained=False))
         self.save_hyperparameters({"network": plain} | changed)
-        for name, (least, most) in TRAINING_RANGES.items():
+        for name, (low, high) in TRAINING_RANGES.items():
             if name in self.hparams:
-                check_number(f"model.{name}", self.hparams[name], least, most)
+                check_number(f"model.{name}", self.hparams[name], low, high)
 
     def check_and_log(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
         """Logs and returns the loss of a step; raises FerVitError before if it is not finite."""
@@ -171,11 +181,11 @@ class RegionViTModule(L.LightningModule):
             )
 
 
-def class_name(kind: type[RegionViTModule]) -> str:
+def class_name(task_class: type[RegionViTModule]) -> str:
     """Returns the name of a user's task as `--model` takes it; empty for a task of fer-vit."""
-    if kind.__module__.startswith("fer_vit."):
+    if task_class.__module__.startswith("fer_vit."):
         return ""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{task_class.__module__}.{task_class.__qualname__}"
 
 
 def check_loss(loss: Tensor, split: str) -> None:

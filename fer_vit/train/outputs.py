@@ -10,26 +10,26 @@ MAX_WEIGHT = 1e6
 """Largest weight of the loss of a head."""
 
 
-class Shared(NamedTuple):
+class SharedOutputs(NamedTuple):
     """The outputs of a head that both the model and the data have."""
 
-    names: list[str]
+    outputs: list[str]
     of_model: list[int]  # their indices among the model's
     of_data: list[int]  # and among the data's
 
 
 def share_outputs(
     model: Mapping[str, Sequence[str]], data: Mapping[str, Sequence[str]]
-) -> dict[str, Shared]:
+) -> dict[str, SharedOutputs]:
     """Returns the outputs that a model and data share, by head."""
     shared = {}
-    for head, names in model.items():
+    for head, outputs in model.items():
         columns = list(data.get(head, ()))
-        common = [name for name in names if name in columns]
+        common = [output for output in outputs if output in columns]
         if common:
-            of_model = [list(names).index(name) for name in common]
-            of_data = [columns.index(name) for name in common]
-            shared[head] = Shared(common, of_model, of_data)
+            of_model = [list(outputs).index(output) for output in common]
+            of_data = [columns.index(output) for output in common]
+            shared[head] = SharedOutputs(common, of_model, of_data)
     return shared
 
 
@@ -55,7 +55,7 @@ class HeadPlan(NamedTuple):
     """The further heads of a model, and which of their outputs are trained."""
 
     outputs: dict[str, list[str]]  # of the model by head
-    shared: dict[str, Shared]  # the ones that the data has, too
+    shared: dict[str, SharedOutputs]  # the ones that the data has, too
     weights: dict[str, float]  # of the loss of each head that is trained
 
 

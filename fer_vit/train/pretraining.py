@@ -49,7 +49,7 @@ class MaskedPretraining(RegionViTModule):
         weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned
             tokens have none.
         warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
-        min_lr: Learning rate at the end as a share of `lr`.
+        min_lr: Share of `lr` that the learning rate has at the end; it is no learning rate.
         compile: Compile the encoder with `torch.compile`.
     """
 

@@ -83,10 +83,10 @@ def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
             raise FerVitError(
                 f"Another process of this run died or no longer answers.{advice}"
             ) from error
-        number = signal.SIGINT if interrupted else ending_signal(trainer)
-        name = "Ctrl-C" if interrupted else number.name
+        received = signal.SIGINT if interrupted else ending_signal(trainer)
+        name = "Ctrl-C" if interrupted else received.name
         log_once(f"Ended by {name}.{advice}")
-        sys.exit(128 + number)
+        sys.exit(128 + received)
 
 
 def end_children(trainer: L.Trainer) -> None:

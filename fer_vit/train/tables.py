@@ -21,38 +21,38 @@ FACES = "faces"
 
 
 def output_rows(
-    head: str, names: Sequence[str], preds: Array, target: Array
+    head: str, outputs: Sequence[str], preds: Array, target: Array
 ) -> list[dict[str, str | int | float | None]]:
     """Returns the number of known faces and the measures of each output, None where undefined.
 
     Predictions and targets are (M, K).
     """
     rows: list[dict[str, str | int | float | None]] = []
-    for name, value, truth in zip(names, preds.T, target.T, strict=True):
-        row: dict[str, str | int | float | None] = {OUTPUT: name}
+    for output, value, truth in zip(outputs, preds.T, target.T, strict=True):
+        row: dict[str, str | int | float | None] = {OUTPUT: output}
         row[FACES] = int(np.isfinite(truth).sum())
-        for figure in HEADS[head].measures:
-            measured = measure(figure, value, truth)
-            row[figure] = measured if np.isfinite(measured) else None
+        for name in HEADS[head].measures:
+            measured = measure(name, value, truth)
+            row[name] = measured if np.isfinite(measured) else None
         rows.append(row)
     return rows
 
 
 def write_outputs(
-    folder: Path, stage: str, head: str, names: Sequence[str], preds: Array, target: Array
+    folder: Path, stage: str, head: str, outputs: Sequence[str], preds: Array, target: Array
 ) -> str:
     """Writes STAGE_HEAD.csv and STAGE_HEAD.png, and returns the table as text.
 
     Predictions and targets are (M, K).
     """
-    rows = output_rows(head, names, preds, target)
+    rows = output_rows(head, outputs, preds, target)
     columns: dict[str, type] = {OUTPUT: str, FACES: int}
-    for figure in HEADS[head].measures:
-        if any(row[figure] is not None for row in rows):
-            columns[figure] = float
+    for name in HEADS[head].measures:
+        if any(row[name] is not None for row in rows):
+            columns[name] = float
 
     _write_table(folder / f"{stage}_{head}.csv", columns, rows)
-    picture = outputs_figure(names, preds, target, HEADS[head].unit)
+    picture = outputs_figure(outputs, preds, target, HEADS[head].unit)
     Pil.fromarray(picture).save(folder / f"{stage}_{head}.png")
 
     lines = [[head, *list(columns)[1:]]]
@@ -70,8 +70,8 @@ def write_expression(
     """
     rows: list[dict[str, str | int | float | None]] = []
     for label, counts, share in zip(labels, confusion, recall, strict=True):
-        known = float(share) if np.isfinite(share) else None
-        rows.append({"label": label, FACES: int(counts.sum()), "recall": known})
+        cell = float(share) if np.isfinite(share) else None
+        rows.append({"label": label, FACES: int(counts.sum()), "recall": cell})
 
     columns: dict[str, type] = {"label": str, FACES: int, "recall": float}
     _write_table(folder / f"{stage}_{EXPRESSION}.csv", columns, rows)

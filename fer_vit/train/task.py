@@ -117,7 +117,7 @@ class FERTask(RegionViTModule):
             0.65 to 0.8 suits pretrained backbones.
         warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
             cosine.
-        min_lr: Learning rate at the end as a share of `lr`.
+        min_lr: Share of `lr` that the learning rate has at the end; it is no learning rate.
         label_smoothing: Share of the target that is spread evenly over the classes.
         logit_adjust: This number times the logarithm of each class's share of the training faces is
             added to its logit in training, so that rare classes are predicted more often; 0 is off,
@@ -204,7 +204,7 @@ class FERTask(RegionViTModule):
         self.former: FormerModel | None = None
         if source:
             log_once(take_weights(self.net, source))
-            with_targets = {head: self.shared[head].names for head in self.head_weights}
+            with_targets = {head: self.shared[head].outputs for head in self.head_weights}
             self.former = create_former_model(self.net, source, with_targets)
         # a classifier, no pretrained encoder
         self.starts_from = init if source and source.settings.labels else None
@@ -291,7 +291,7 @@ class FERTask(RegionViTModule):
         """Returns values and targets (B, K) in the picture, as `predict` does, not in the crop."""
         if HEADS[head].rotate is rotate_unchanged:
             return values, target
-        names = self.shared[head].names
+        names = self.shared[head].outputs
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
         truth = values_in_photo(head, names, target.cpu().numpy(), degrees)
         turned = values_in_photo(head, names, values.cpu().numpy(), degrees)
@@ -413,7 +413,7 @@ class FERTask(RegionViTModule):
             tables.append(write_expression(folder, self.stage, self.labels, counts, recall))
         for head, metrics in self.head_metrics.items():
             preds, target = metrics.collected()
-            names = self.shared[head].names
+            names = self.shared[head].outputs
             tables.append(write_outputs(folder, self.stage, head, names, preds, target))
         log_once("\n\n".join(tables))
         log_once(f"Tables and pictures: {folder}")

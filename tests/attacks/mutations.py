@@ -664,7 +664,7 @@ MUTATIONS = [
     Mutation(
         "fit exits with the status of the signal",
         "fer_vit/train/run.py",
-        "        sys.exit(128 + number)\n",
+        "        sys.exit(128 + received)\n",
         "        sys.exit(1)\n",
         "tests/train/test_resume.py::test_a_signal_saves_the_step_that_it_came_at",
     ),

@@ -23,7 +23,7 @@ from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import inference
 from fer_vit.evaluation.results import FaceEstimate
-from fer_vit.exporting.formats import FACE_FILES
+from fer_vit.exporting.formats import FACE_FILE_NAMES
 from fer_vit.face.crop import MAX_CUT_SIDE
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
@@ -127,7 +127,7 @@ def test_the_model_of_finetune_is_a_folder_whose_card_has_its_results(made: Made
         CARD_FILE,
         CONFIG_FILE,
         WEIGHTS_FILE,
-        *FACE_FILES,
+        *FACE_FILE_NAMES,
     }
     card = (model / CARD_FILE).read_text()
     assert re.search(r"Results on 2 .*\n\n.*accuracy \d", card)

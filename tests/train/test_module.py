@@ -85,6 +85,17 @@ def test_the_schedule_of_a_run(warmup: float, rise: int) -> None:
         np.testing.assert_allclose(rates[rise:], 0.5 * (0.2 + 0.8 * (1 + cosine) / 2), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("min_lr", "lines"), [(1e-5, 1), (1e-4, 0), (0.0, 0)])
+def test_a_min_lr_that_may_be_a_learning_rate_is_logged(
+    min_lr: float, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fer_vit")
+    task = with_trainer(build(lr=1e-3, min_lr=min_lr), estimated_stepping_batches=200)
+    task.configure_optimizers()
+    logged = [record for record in caplog.records if "1e-08" in record.getMessage()]
+    assert len(logged) == lines
+
+
 def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
     made = with_trainer(build(), estimated_stepping_batches=100).configure_optimizers()
     optimiser = made["optimizer"]

@@ -4,7 +4,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.heads import HEADS
-from fer_vit.train.outputs import Shared, plan_heads
+from fer_vit.train.outputs import SharedOutputs, plan_heads
 
 DATA = {"movements": ["jawOpen", "mouthSmileLeft"], "pose": ["yaw"]}
 
@@ -13,7 +13,7 @@ def test_a_plan_of_heads_has_the_former_outputs_and_the_trained_ones() -> None:
     former = {"movements": ["mouthSmileLeft"], "affect": ["valence"]}
     plan = plan_heads(None, DATA, former, {"pose": 0.0})
     assert plan.outputs == {"movements": ["mouthSmileLeft", "jawOpen"], "affect": ["valence"]}
-    shared = Shared(names=["mouthSmileLeft", "jawOpen"], of_model=[0, 1], of_data=[1, 0])
+    shared = SharedOutputs(outputs=["mouthSmileLeft", "jawOpen"], of_model=[0, 1], of_data=[1, 0])
     assert plan.shared == {"movements": shared}
     assert plan.weights == {"movements": HEADS["movements"].weight}
 
@@ -21,7 +21,7 @@ def test_a_plan_of_heads_has_the_former_outputs_and_the_trained_ones() -> None:
 def test_a_plan_of_heads_keeps_outputs_that_are_given() -> None:
     plan = plan_heads({"pose": ["pitch", "yaw"]}, DATA, {"affect": ["valence"]}, {"pose": 2.0})
     assert plan.outputs == {"pose": ["pitch", "yaw"]}
-    assert plan.shared == {"pose": Shared(names=["yaw"], of_model=[1], of_data=[0])}
+    assert plan.shared == {"pose": SharedOutputs(outputs=["yaw"], of_model=[1], of_data=[0])}
     assert plan.weights == {"pose": 2.0}
 
 
