@@ -174,17 +174,17 @@ def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
     relative = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)
 
     measures = {}
+    whole = faces.probability_with_pixels(torch.ones_like(read), traced.image)  # (B,)
     for name, baseline in BASELINES.items():
         replaced = baseline(traced.image)
-        deleted = [
-            faces.probability_with_pixels(relative >= fraction, replaced) for fraction in FRACTIONS
-        ]
-        inserted = [
-            faces.probability_with_pixels((relative < fraction) | ~read, replaced)
-            for fraction in FRACTIONS
-        ]
-        whole = deleted[0]  # (B,)
-        empty = deleted[-1]
+        empty = faces.probability_with_pixels(~read, replaced)  # (B,)
+        deleted = [whole]
+        inserted = [empty]
+        for fraction in FRACTIONS[1:-1]:
+            deleted.append(faces.probability_with_pixels(relative >= fraction, replaced))
+            inserted.append(faces.probability_with_pixels((relative < fraction) | ~read, replaced))
+        deleted.append(empty)
+        inserted.append(whole)
         has_fallen = empty <= whole / 2  # (B,), see `measure_methods`
         for curve, probabilities in (("deletion", deleted), ("insertion", inserted)):
             area = _area(torch.stack(probabilities))
