@@ -175,7 +175,7 @@ def write_report(
 def _videos_without_faces(
     videos: Sequence[Path], people: Mapping[str, Video], people_left_out: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Returns the reason why a video is not shown, by path: nobody is seen in it."""
+    """Returns the reason why a video is not shown, by path: it has no face."""
     with_face = set(people_left_out)
     for path, video in people.items():
         if video.people:

@@ -982,8 +982,8 @@ MUTATIONS = [
     Mutation(
         "a client that reads slowly gets everything",
         "fer_vit/app/server.py",
-        "now = self.cycle, self._reads, self.transport.get_write_buffer_size()",
-        "now = self.cycle, 0, 0",
+        "progress = Progress(self.cycle, self._reads, self.transport.get_write_buffer_size())",
+        "progress = Progress(self.cycle, 0, 0)",
         "tests/app/test_server.py::test_a_client_that_reads_steadily_gets_everything",
     ),
     Mutation(
