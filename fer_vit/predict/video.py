@@ -181,8 +181,8 @@ class FrameQueue:
                 return followed
 
         self._next_search = frame.number + self._detect_every
-        found = self._detector.find(frame.image)
-        return self._detector.confirm(frame.image, found)
+        faces = self._detector.find(frame.image)
+        return self._detector.confirm(frame.image, faces)
 
     def _follow_back(self, face: Detection, track: int) -> None:
         """Adds a new face to the frames that wait, the newest first.
@@ -195,7 +195,7 @@ class FrameQueue:
                 return
             (face,) = earlier
             height = face.box[3] - face.box[1]
-            was_found = any(box_iou(face, other) > SAME_FACE_IOU for other in faces)
+            was_found = any(box_iou(face, seen) > SAME_FACE_IOU for seen in faces)
             if was_found or height < MIN_FILLED_HEIGHT * frame.image.shape[0]:
                 return
             faces.append(face)
