@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
+from typing import NamedTuple
 
 from fer_vit.errors import FerVitError
 from fer_vit.wording import counted, list_counts
@@ -64,7 +65,7 @@ as patterns for any case.
 """
 
 # a group for each entry, named by its index
-_GROUPS = [f"(?P<_{number}>{translate(name)})" for number, name in enumerate(SYSTEM_ENTRIES)]
+_GROUPS = [f"(?P<_{index}>{translate(name)})" for index, name in enumerate(SYSTEM_ENTRIES)]
 _SYSTEM = re.compile("|".join(_GROUPS), re.IGNORECASE)
 OTHER_HIDDEN = "other hidden entries"
 
@@ -158,11 +159,11 @@ class Listing:
     also of marked copies of videos; what lies below them is not counted.
     """
 
-    def of_kinds(self, suffixes: Set[str]) -> list[Path]:
+    def with_suffixes(self, suffixes: Set[str]) -> list[Path]:
         """Returns the files with one of the lower-case suffixes."""
         return [path for path in self.files if path.suffix.lower() in suffixes]
 
-    def other_kinds(self, suffixes: Set[str]) -> Counter[str]:
+    def count_others(self, suffixes: Set[str]) -> Counter[str]:
         """Counts the files without one of the lower-case suffixes, by their suffix."""
         counts = Counter[str]()
         for path in self.files:
@@ -196,8 +197,12 @@ def list_folder(folder: Path) -> Listing:
             continue
         if real != str(top):
             listing.folders.append(Path(parent))
-        folders[:] = _without_system(folders, listing.system)
-        for name in _without_system(files, listing.system):
+        folder_names = _separate_names(folders)
+        file_names = _separate_names(files)
+        listing.system.update(folder_names.system)
+        listing.system.update(file_names.system)
+        folders[:] = folder_names.user
+        for name in file_names.user:
             path = Path(parent, name)
             if is_marked_copy(path):
                 listing.system[MARKED_COPY] += 1
@@ -206,16 +211,24 @@ def list_folder(folder: Path) -> Listing:
     return listing
 
 
-def _without_system(names: Iterable[str], system: Counter[str]) -> list[str]:
-    """Returns the names that a user gave, in order, and counts the others by their pattern."""
-    kept = []
+class _Names(NamedTuple):
+    """The names in a folder."""
+
+    user: list[str]  # that a user gave, in order
+    system: Counter[str]  # the number of others by their pattern
+
+
+def _separate_names(names: Iterable[str]) -> _Names:
+    """Returns the names in a folder without system entries, and counts these."""
+    user = []
+    system = Counter[str]()
     for name in sorted(names):
         pattern = system_entry(name)
         if pattern:
             system[pattern] += 1
         else:
-            kept.append(name)
-    return kept
+            user.append(name)
+    return _Names(user, system)
 
 
 def _is_listed_below(real: str, top: Path) -> bool:
@@ -232,14 +245,15 @@ def _cannot_list(error: OSError) -> None:
     )
 
 
-def unread_notes(others: Counter[str], system: Counter[str]) -> list[str]:
+def unread_notes(other_suffixes: Counter[str], system: Counter[str]) -> list[str]:
     """Returns lines for what is not read: files by suffix, system entries, results."""
     results = Counter({kind: system[kind] for kind in RESULTS if system[kind]})
     copies = system[MARKED_COPY]
     system = system - results - Counter({MARKED_COPY: copies})
     notes = []
-    if others:
-        notes.append(f"not read: {counted(others.total(), 'file')} ({list_counts(others)})")
+    if other_suffixes:
+        files = counted(other_suffixes.total(), "file")
+        notes.append(f"not read: {files} ({list_counts(other_suffixes)})")
     if system:
         notes.append(
             "not read: "

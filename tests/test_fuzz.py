@@ -181,7 +181,7 @@ def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
         table.parent.mkdir()
     table.write_bytes(damaged(whole.read_bytes(), how))
     with one_line():
-        check_tables(plan, {"model": "abc"}, known=())
+        check_tables(plan, {"model": "abc"}, already_checked=())
 
 
 @given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))

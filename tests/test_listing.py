@@ -71,7 +71,7 @@ def test_a_system_file_is_counted(name: str, tmp_path: Path) -> None:
     inputs = find_inputs([tmp_path])
     assert len(inputs.files) == 1
     assert inputs.system.total() == 1
-    assert inputs.others == {}
+    assert inputs.other_suffixes == {}
 
 
 def test_names_of_users_are_no_system_entries() -> None:
@@ -95,11 +95,11 @@ def test_files_of_other_kinds_are_counted_by_suffix(tmp_path: Path) -> None:
     touch(tmp_path, "a.JPG", "b.MP4", "c.txt", "d/e.TXT", "f.cr2", "README", ".hidden.jpg")
     inputs = find_inputs([tmp_path], MEDIA_SUFFIXES)
     assert [path.name for path in inputs.files] == ["a.JPG", "b.MP4"]
-    assert inputs.others == {".txt": 2, ".cr2": 1, "no suffix": 1}
+    assert inputs.other_suffixes == {".txt": 2, ".cr2": 1, "no suffix": 1}
     assert inputs.system == {OTHER_HIDDEN: 1}
     assert len(inputs.notes) == 2
     assert "4 files (2 .txt, 1 no suffix, 1 .cr2)" in inputs.notes[0]
-    assert find_inputs([tmp_path]).others[".mp4"] == 1, "where only photos are read"
+    assert find_inputs([tmp_path]).other_suffixes[".mp4"] == 1, "where only photos are read"
     assert find_inputs([tmp_path / "c.txt"]).files == [tmp_path / "c.txt"], "a file that is named"
     with pytest.raises(FerVitError, match=r"1 file \(1 \.txt\)"):
         find_inputs([tmp_path / "d"])

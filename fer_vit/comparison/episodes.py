@@ -45,7 +45,7 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[Observe
         people.add_rows(list(frame))
 
     episodes = []
-    for episode in people.intervals():
+    for episode in people.episodes():
         observation = int(owners[episode.track, 0])
         if observation >= 0:
             episodes.append(ObservedEpisode(observation, episode))

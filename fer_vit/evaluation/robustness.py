@@ -77,9 +77,9 @@ class CorruptedCrops:
         try:
             yield self.read(info)
         except ImageError as error:
-            yield no_faces([replace(info, status=str(error))]), []
+            yield Item(no_faces([replace(info, status=str(error))]), [])
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
-            yield no_faces([replace(info, status="the image cannot be processed")]), []
+            yield Item(no_faces([replace(info, status="the image cannot be processed")]), [])
 
     def read(self, info: PhotoInfo) -> Item:
         """Returns the face of a row, and its crop. The same image gets the same shifts."""
@@ -91,7 +91,7 @@ class CorruptedCrops:
             direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
             steps = self.shift * max(image.shape[:2]) * direction
             faces = replace(faces, landmarks=faces.landmarks + steps)
-        return faces, as_samples(self.finder.crop(image, faces), info.path)
+        return Item(faces, as_samples(self.finder.crop(image, faces), info.path))
 
     def changed_image(self, index: int) -> Image:
         """Returns the image of a row after the change."""

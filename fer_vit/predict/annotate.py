@@ -35,7 +35,7 @@ BEFORE_ALL = -(2**63)  # a time before all others, in any unit
 X264 = {"tune": "zerolatency", "refs": "1"}
 """No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
 # pixels of a frame in the copy, as most players show; larger frames are reduced
-MOST_PIXELS = 4096 * 2304
+MAX_COPY_PIXELS = 4096 * 2304
 # seconds of sound before the first frame that are kept, because decoders may need them
 PRIMING = 0.1
 # otherwise colours become darker by up to 3 levels
@@ -61,14 +61,14 @@ def annotate_video(
         begin = first.seconds - PRIMING
         end = first.seconds + options.end - max(options.start, 0)
         # By default the start is rounded to milliseconds.
-        exact = {
+        mp4_options = {
             "movie_timescale": str(TICK.denominator),
             "output_ts_offset": str(max(0.0, -first.seconds)),
         }
         with (
             atomic_write(output, overwrite=overwrite) as path,
             open_video(source) as (container, stream),
-            av.open(path, "w", format="mp4", options=exact) as file,
+            av.open(path, "w", format="mp4", options=mp4_options) as file,
         ):
             file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
@@ -131,10 +131,12 @@ def _add_video(
 def copy_size(image: Image) -> tuple[int, int]:
     """Returns the height and width of an image (H, W, 3) in the copy: even, and not too large.
 
-    They have at most `MOST_PIXELS` pixels.
+    The colours of H.264 and MPEG-4 (yuv420p) need even sides: an odd side gets one more pixel, so
+    that none is lost. A frame with more than `MAX_COPY_PIXELS` pixels is reduced, and odd sides
+    lose a pixel, so that it stays below them.
     """
     height, width = image.shape[:2]
-    scale = math.sqrt(MOST_PIXELS / (height * width))
+    scale = math.sqrt(MAX_COPY_PIXELS / (height * width))
     if scale >= 1:
         return height + height % 2, width + width % 2
     even_height = int(height * scale) // 2 * 2

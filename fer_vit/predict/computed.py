@@ -1,4 +1,7 @@
-"""What is computed of classified faces beside the network: pose, blur, and regions in the photo."""
+"""Head angles, blur and regions in the photo, computed for faces that the network has classified.
+
+`recognizer.py` adds them to the outputs of the network.
+"""
 
 from collections.abc import Sequence
 

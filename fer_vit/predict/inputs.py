@@ -1,4 +1,7 @@
-"""What is passed for prediction: paths, folders, patterns, open files and images in memory."""
+"""Lists what is read: from paths, folders and patterns, open files, and images in memory.
+
+`photos.py` reads the photos among them, and `video.py` the videos.
+"""
 
 import glob
 import io
@@ -145,13 +148,13 @@ class Inputs(NamedTuple):
     """The files that inputs name, and what is not read in their folders."""
 
     files: list[Path]
-    others: Counter[str]  # files without a known suffix, by suffix
+    other_suffixes: Counter[str]  # files without a known suffix, by suffix
     system: Counter[str]  # system entries and hidden ones, by pattern
 
     @property
     def notes(self) -> list[str]:
         """Lines about what is not read."""
-        return unread_notes(self.others, self.system)
+        return unread_notes(self.other_suffixes, self.system)
 
 
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
@@ -163,31 +166,33 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
     """
     named = {str(item): expand_pattern(str(item)) for item in inputs}
     files: dict[Path, None] = {}
-    others: Counter[str] = Counter()
+    other_suffixes: Counter[str] = Counter()
     system: Counter[str] = Counter()
     for item, paths in named.items():
-        known = False
+        has_images = False
         for path in paths:
             if not path.is_dir():
                 files[path] = None
-                known = True
+                has_images = True
                 continue
             listing = list_folder(path)
-            images = listing.of_kinds(suffixes)
+            images = listing.with_suffixes(suffixes)
             files |= dict.fromkeys(images)
-            others += listing.other_kinds(suffixes)
+            other_suffixes += listing.count_others(suffixes)
             system += listing.system
             # `predict *` also names the report of an earlier run
-            known = known or bool(images) or any(kind in listing.system for kind in RESULTS)
-        if not known:
-            raise _no_image(item, others, system)
+            has_images = (
+                has_images or bool(images) or any(kind in listing.system for kind in RESULTS)
+            )
+        if not has_images:
+            raise _no_image(item, other_suffixes, system)
     if named and not files:
-        raise _no_image(", ".join(named), others, system)
-    return Inputs(list(files), others, system)
+        raise _no_image(", ".join(named), other_suffixes, system)
+    return Inputs(list(files), other_suffixes, system)
 
 
-def _no_image(item: str, others: Counter[str], system: Counter[str]) -> FerVitError:
-    notes = unread_notes(others, system)
+def _no_image(item: str, other_suffixes: Counter[str], system: Counter[str]) -> FerVitError:
+    notes = unread_notes(other_suffixes, system)
     actual = f"found none ({'; '.join(notes)})" if notes else "found none"
     return FerVitError(
         f"Expected images in {item}, but {actual}. Name a folder with images, or the files "
@@ -234,8 +239,8 @@ def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
             if folder not in results:
                 results[folder] = result_kind(folder) is not None
         hidden = any(map(system_entry, {*match.parts} - named))
-        made = any(results[folder] for folder in folders) or is_marked_copy(match)
-        if not hidden and not made:
+        is_result = any(results[folder] for folder in folders) or is_marked_copy(match)
+        if not hidden and not is_result:
             kept.append(match)
     return kept
 

@@ -35,6 +35,13 @@ class ClassifiedFrame(NamedTuple):
     faces: FaceResults  # of the frame
 
 
+class ArrivedFrame(NamedTuple):
+    """A frame of a source."""
+
+    frame: Frame
+    arrived: float  # by `time.perf_counter`
+
+
 def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, None]:
     """Yields the newest frame of a source with its faces until the source ends.
 
@@ -50,9 +57,10 @@ def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, No
         frames = play(Path(source))
     try:
         with closing(read_newest(frames)) as newest:
-            shown, read = tee(newest)
-            classified = recognize_frames(model, (frame for frame, _ in read), name)
-            for (frame, arrived), faces in zip(shown, classified, strict=True):
+            to_show, to_classify = tee(newest)
+            unclassified = (arrived.frame for arrived in to_classify)
+            classified = recognize_frames(model, unclassified, name)
+            for (frame, arrived), faces in zip(to_show, classified, strict=True):
                 yield ClassifiedFrame(frame.image, arrived, faces)
     except ImageError as error:
         raise FerVitError(f"{name}: {error}.") from error
@@ -74,7 +82,7 @@ def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
     """Yields the faces of each frame with their crops as a batch for the model, if it has any."""
     for faces, crops in items:
         batches = [collate(crops).ready(model.device)] if crops else []
-        yield faces, batches
+        yield FoundFaces(faces, batches)
 
 
 def shown_name(source: str) -> str:
@@ -112,37 +120,54 @@ def camera_frames(number: int) -> Iterator[Frame]:
     raise ImageError("the camera was disconnected" if count else "no such camera")
 
 
-def read_newest(frames: Iterator[Frame]) -> Generator[tuple[Frame, float], None, None]:
+def read_newest(frames: Iterator[Frame]) -> Generator[ArrivedFrame, None, None]:
     """Reads frames in a thread.
 
     Yields the newest one with its time of arrival, each at most once.
     """
-    latest: deque[tuple[Frame, float]] = deque(maxlen=1)
-    errors: list[Exception] = []
-    arrived, ended, stopped = Event(), Event(), Event()
-
-    def read() -> None:
-        try:
-            for frame in frames:
-                latest.append((frame, time.perf_counter()))
-                arrived.set()
-                if stopped.is_set():
-                    break
-        except Exception as error:  # raised below, in the thread of the consumer
-            errors.append(error)
-        ended.set()
-        arrived.set()
-
-    reader = Thread(target=read, daemon=True)
-    reader.start()
+    reader = _NewestFrame(frames)
     try:
-        while not ended.is_set() or latest:
-            arrived.wait(1)  # Windows ignores Ctrl-C in a wait without a limit
-            arrived.clear()
-            if latest:
-                yield latest.popleft()
+        yield from reader
     finally:
-        stopped.set()
-        reader.join(1)
-    if errors:
-        raise errors[0]
+        reader.stop()
+
+
+class _NewestFrame:
+    """Reads frames in a thread, and keeps the newest one."""
+
+    def __init__(self, frames: Iterator[Frame]) -> None:
+        self._frames = frames
+        self._newest: deque[ArrivedFrame] = deque(maxlen=1)
+        self._changed = Event()  # a frame has arrived, or there are no more
+        self._ended = False
+        self._stopped = False
+        self._error: Exception | None = None
+        self._thread = Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        """Reads all frames, in the thread."""
+        try:
+            for frame in self._frames:
+                self._newest.append(ArrivedFrame(frame, time.perf_counter()))
+                self._changed.set()
+                if self._stopped:
+                    break
+        except Exception as error:  # raised by `__iter__`, in the thread of the consumer
+            self._error = error
+        self._ended = True
+        self._changed.set()
+
+    def __iter__(self) -> Iterator[ArrivedFrame]:
+        while not self._ended or self._newest:
+            self._changed.wait(1)  # Windows ignores Ctrl-C in a wait without a limit
+            self._changed.clear()
+            if self._newest:
+                yield self._newest.popleft()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Ends the thread, which may read one more frame."""
+        self._stopped = True
+        self._thread.join(1)

@@ -55,25 +55,25 @@ def check_model(outputs: Outputs, heads: Sequence[str], model: str) -> None:
     check_intervals(outputs, heads, model)
 
 
-def check_heads(heads: Sequence[str], known: Sequence[str], model: str) -> None:
+def check_heads(heads: Sequence[str], of_model: Sequence[str], model: str) -> None:
     """Raises FerVitError when a requested head is missing in the model, or requested twice."""
     for head in heads:
-        if head not in known:
+        if head not in of_model:
             raise FerVitError(
-                f"Expected outputs among {', '.join(known)}, which {model} has, but got {head}."
+                f"Expected outputs among {', '.join(of_model)}, which {model} has, but got {head}."
             )
     if len(set(heads)) < len(heads):
         raise FerVitError(f"Expected each of the outputs once, but got {', '.join(heads)}.")
 
 
-def check_intervals(outputs: Outputs, known: Sequence[str], model: str) -> None:
+def check_intervals(outputs: Outputs, heads: Sequence[str], model: str) -> None:
     """Raises FerVitError when intervals are requested of heads that have none."""
-    if outputs.threshold is not None and MOVEMENTS not in known:
+    if outputs.threshold is not None and MOVEMENTS not in heads:
         raise FerVitError(
             f"Expected a model with movements for `--threshold`, but {model} has "
-            f"{', '.join(known)}. Leave it out, or choose another model."
+            f"{', '.join(heads)}. Leave it out, or choose another model."
         )
-    chosen = outputs.heads or known
+    chosen = outputs.heads or heads
     if outputs.threshold is not None and MOVEMENTS not in chosen:
         raise FerVitError(
             "`--threshold` is for movements, which `--outputs` leaves out. "

@@ -95,11 +95,12 @@ class Person:
     first_seen: float  # seconds
     last_seen: float
     frames: int = 0
-    intervals: list[Episode] = field(default_factory=list)
+    expressions: list[Episode] = field(default_factory=list)
     label: str | None = None  # in its last frame; None below the least confidence
     means: dict[str, TimeMean | AngleMean] = field(default_factory=dict)  # of outputs, by column
-    moving: dict[str, Episode] = field(default_factory=dict)  # of movements above the threshold
-    movements: list[Episode] = field(default_factory=list)
+    movements: list[Episode] = field(default_factory=list)  # above the threshold
+    # of the last frame, by column
+    current_movements: dict[str, Episode] = field(default_factory=dict)
 
     def add(self, label: str | None, confidence: float, seconds: float, step: float) -> None:
         """Adds a frame of `step` seconds."""
@@ -107,11 +108,11 @@ class Person:
         self.last_seen = seconds
         if label is not None:
             if label != self.label:
-                self.intervals.append(Episode(self.path, self.track, seconds, seconds, label))
-            self.intervals[-1].add(confidence, seconds, step)
+                self.expressions.append(Episode(self.path, self.track, seconds, seconds, label))
+            self.expressions[-1].add(confidence, seconds, step)
         self.label = label
 
-    def move(
+    def add_output(
         self,
         column: str,
         value: float,
@@ -128,23 +129,25 @@ class Person:
             self.means[column] = TimeMean() if period is None else AngleMean(period)
         self.means[column].add(value, step)
         if not above:
-            self.moving.pop(column, None)
+            self.current_movements.pop(column, None)
             return
-        if column not in self.moving:
-            self.moving[column] = Episode(self.path, self.track, seconds, seconds, column)
-            self.movements.append(self.moving[column])
-        self.moving[column].add(value, seconds, step)
+        if column not in self.current_movements:
+            self.current_movements[column] = Episode(
+                self.path, self.track, seconds, seconds, column
+            )
+            self.movements.append(self.current_movements[column])
+        self.current_movements[column].add(value, seconds, step)
 
-    def end_movements(self, known: Collection[str]) -> None:
-        """Ends the intervals of movements that are not `known` in a frame."""
-        for column in [*self.moving]:
-            if column not in known:
-                del self.moving[column]
+    def end_movements(self, columns: Collection[str]) -> None:
+        """Ends the episodes of movements that are not among the `columns` of a frame."""
+        for column in [*self.current_movements]:
+            if column not in columns:
+                del self.current_movements[column]
 
-    def away(self) -> None:
-        """Ends all intervals: the person is not in the frame."""
+    def end_episodes(self) -> None:
+        """Ends all episodes: the person is not in the frame."""
         self.label = None
-        self.moving.clear()
+        self.current_movements.clear()
 
 
 class CountedFrame(NamedTuple):
@@ -163,11 +166,11 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
     (info,) = faces.infos
     outputs = []
     for face in faces:
-        known = {}
+        finite = {}
         for column, value in face.smoothed_outputs.items():
             if math.isfinite(value):
-                known[column] = value
-        outputs.append(known)
+                finite[column] = value
+        outputs.append(finite)
     return CountedFrame(
         path=info.path,
         seconds=seconds,
@@ -179,32 +182,32 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
 
 
 def frame_of_rows(
-    rows: Sequence[Mapping[str, Any]], seconds: float, outputs: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], seconds: float, columns: Sequence[str]
 ) -> CountedFrame:
     """Returns what is counted of a frame by its rows in a table of `predict`.
 
-    The label is the table's: rounded probabilities may be equal, and a label is empty below
-    `--min_confidence`.
+    `columns` are of the outputs of further heads. The label is the table's: rounded probabilities
+    may be equal, and a label is empty below `--min_confidence`.
     """
     faces = [row for row in rows if row.get("face") is not None]
     labels = [row[SMOOTHED_LABEL] for row in faces]
     confidences = []
-    by_column = []
+    outputs = []
     for row, label in zip(faces, labels, strict=True):
         confidences.append(0.0 if label is None else row[SMOOTHED + label])
-        known = {}
-        for column in outputs:
+        values = {}
+        for column in columns:
             cell = row.get(SMOOTHED + column)
             if cell is not None:
-                known[column] = cell
-        by_column.append(known)
+                values[column] = cell
+        outputs.append(values)
     return CountedFrame(
         path=rows[0]["path"],
         seconds=seconds,
         tracks=[row["track"] for row in faces],
         labels=labels,
         confidences=confidences,
-        outputs=by_column,
+        outputs=outputs,
     )
 
 
@@ -234,7 +237,7 @@ class People:
         self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
         self._frame: CountedFrame | None = None  # its duration ends with the next frame
-        self._before: set[int] = set()
+        self._tracks_before: set[int] = set()  # in the frame that was counted last
         self._step = 0.0
 
     def add(self, faces: Faces) -> None:
@@ -272,7 +275,7 @@ class People:
         if self._frame is not None:
             self._count(self._frame)
         self._frame = None
-        self._before = set()
+        self._tracks_before = set()
         self._step = 0.0
 
     def _count(self, frame: CountedFrame) -> None:
@@ -287,13 +290,13 @@ class People:
             if key not in self._persons:
                 self._persons[key] = Person(frame.path, track, frame.seconds, frame.seconds)
             person = self._persons[key]
-            if track not in self._before:
-                person.away()
+            if track not in self._tracks_before:
+                person.end_episodes()
             person.add(label, confidence, frame.seconds, step)
             for column, value in outputs.items():
                 above = self._is_above(column, value)
                 period = self._periods.get(column)
-                person.move(
+                person.add_output(
                     column=column,
                     value=value,
                     above=above,
@@ -302,7 +305,7 @@ class People:
                     period=period,
                 )
             person.end_movements(outputs)
-        self._before = set(frame.tracks)
+        self._tracks_before = set(frame.tracks)
 
     def _is_above(self, column: str, value: float) -> bool:
         return is_movement(column) and self._threshold is not None and value > self._threshold
@@ -318,7 +321,7 @@ class People:
         fields = choose_fields(people_fields(labels, self._outputs), heads)
         with write_fields(path, fields, overwrite=overwrite) as table:
             for person in self._persons.values():
-                lengths = [run.end - run.start for run in person.intervals]
+                lengths = [episode.end - episode.start for episode in person.expressions]
                 row: dict[str, Any] = {
                     "path": person.path,
                     "track": person.track,
@@ -327,35 +330,35 @@ class People:
                     "frames": person.frames,
                 }
                 if lengths:
-                    longest = person.intervals[lengths.index(max(lengths))]
+                    longest = person.expressions[lengths.index(max(lengths))]
                     row["longest_run"] = longest.label
                     row["longest_run_seconds"] = longest.end - longest.start
                     times = dict.fromkeys(labels, 0.0)
-                    for run, length in zip(person.intervals, lengths, strict=True):
-                        times[run.label] += length
+                    for episode, length in zip(person.expressions, lengths, strict=True):
+                        times[episode.label] += length
                     for label, time in times.items():
                         row[f"time_{label}"] = time / sum(lengths)
                 for column, mean in person.means.items():
                     row[f"mean_{column}"] = mean.value
                 table.write([row])
 
-    def intervals(self, heads: Sequence[str] = ()) -> list[Episode]:
-        """Returns the intervals of the chosen `heads`, person by person; empty: of all.
+    def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:
+        """Returns the episodes of the chosen `heads`, person by person; empty: of all.
 
         Expressions come first, then movements.
         """
         self.end()
-        intervals: list[Episode] = []
+        episodes: list[Episode] = []
         for person in self._persons.values():
             if not heads or EXPRESSION in heads:
-                intervals += person.intervals
+                episodes += person.expressions
             if not heads or MOVEMENTS in heads:
-                intervals += person.movements
-        return intervals
+                episodes += person.movements
+        return episodes
 
 
 def is_movement(label: str) -> bool:
-    """Returns whether an interval or column is of a movement."""
+    """Returns whether the label of an episode, or a column, is of a movement."""
     return label.startswith(MOVEMENT_PREFIX)
 
 
@@ -371,53 +374,57 @@ def write_intervals(
     overwrite: bool,
     heads: Sequence[str] = (),
 ) -> None:
-    """Writes the intervals of people as a table or, by its suffix, as a TextGrid of one video.
+    """Writes the episodes of people as a table or, by its suffix, as a TextGrid of one video.
 
     Times count from the start of each file, as other programs play it; `starts` has the first time
     in it, in seconds. They are of the chosen `heads`; empty: of all.
     """
-    intervals = []
-    for interval in people.intervals(heads):
-        shift = starts[interval.path]
-        shifted = replace(interval, start=interval.start - shift, end=interval.end - shift)
-        intervals.append(shifted)
+    episodes = []
+    for episode in people.episodes(heads):
+        shift = starts[episode.path]
+        shifted = replace(episode, start=episode.start - shift, end=episode.end - shift)
+        episodes.append(shifted)
     if is_textgrid(path):
         end = max((end - starts[video] for video, (_, end) in people.spans.items()), default=1.0)
         with atomic_write(path, overwrite=overwrite) as file:
-            file.write_text(format_textgrid(intervals, end), encoding="utf-8")
+            file.write_text(format_textgrid(episodes, end), encoding="utf-8")
         return
     with write_fields(path, INTERVALS, overwrite=overwrite) as table:
-        table.write([vars(interval) for interval in intervals])
+        table.write([vars(episode) for episode in episodes])
 
 
-def format_textgrid(intervals: Sequence[Episode], end: float) -> str:
-    """Formats the intervals of a video of `end` seconds as a TextGrid, a tier for each track.
+def format_textgrid(episodes: Sequence[Episode], end: float) -> str:
+    """Formats the episodes of a video of `end` seconds as a TextGrid, a tier for each track.
 
     A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
     """
-    start = min([0.0, *(interval.start for interval in intervals)])
+    start = min([0.0, *(episode.start for episode in episodes)])
     tiers: dict[str, list[Episode]] = {}
-    for interval in intervals:
-        name = f"track {interval.track}"
-        if is_movement(interval.label):  # movements overlap, so each has a tier
-            name = f"{name} {interval.label}"
-        tiers.setdefault(name, []).append(interval)
+    for episode in episodes:
+        name = f"track {episode.track}"
+        if is_movement(episode.label):  # movements overlap, so each has a tier
+            name = f"{name} {episode.label}"
+        tiers.setdefault(name, []).append(episode)
     if not tiers:
         tiers[NO_FACE] = []
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_format_span(start, end)]
     lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
     for number, (name, tier) in enumerate(tiers.items(), 1):
-        cells = list(_fill_gaps(tier, start, end))
+        intervals = list(_fill_gaps(tier, start, end))
         lines += [
             f"item [{number}]:",
             'class = "IntervalTier"',
             f'name = "{name}"',
             *_format_span(start, end),
         ]
-        lines.append(f"intervals: size = {len(cells)}")
-        for index, (begin, until, label) in enumerate(cells, 1):
-            label = as_text(label).replace('"', '""')
-            lines += [f"intervals [{index}]:", *_format_span(begin, until), f'text = "{label}"']
+        lines.append(f"intervals: size = {len(intervals)}")
+        for index, interval in enumerate(intervals, 1):
+            text = as_text(interval.label).replace('"', '""')
+            lines += [
+                f"intervals [{index}]:",
+                *_format_span(interval.start, interval.end),
+                f'text = "{text}"',
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -425,14 +432,20 @@ def _format_span(start: float, end: float) -> list[str]:
     return [f"xmin = {start:.6f}", f"xmax = {end:.6f}"]
 
 
-def _fill_gaps(
-    tier: Iterable[Episode], start: float, end: float
-) -> Iterator[tuple[float, float, str]]:
-    """Yields start, end and label of the intervals of a tier; gaps have an empty label."""
-    for interval in tier:
-        if interval.start - start >= MIN_VIDEO_SECONDS:
-            yield start, interval.start, ""
-        yield max(start, interval.start), interval.end, interval.label
-        start = interval.end
+class TierInterval(NamedTuple):
+    """An interval of a tier in a TextGrid."""
+
+    start: float  # seconds
+    end: float
+    label: str  # empty: a gap
+
+
+def _fill_gaps(tier: Iterable[Episode], start: float, end: float) -> Iterator[TierInterval]:
+    """Yields the intervals of a tier from `start` to `end`, without gaps between them."""
+    for episode in tier:
+        if episode.start - start >= MIN_VIDEO_SECONDS:
+            yield TierInterval(start, episode.start, "")
+        yield TierInterval(max(start, episode.start), episode.end, episode.label)
+        start = episode.end
     if end - start >= MIN_VIDEO_SECONDS:
-        yield start, end, ""
+        yield TierInterval(start, end, "")

@@ -1,11 +1,14 @@
-"""How photos are read, and their faces as batches of crops."""
+"""Reads a photo: the options, its faces, and these as crops and batches for the network.
+
+`inputs.py` lists what is read, and `reading.py` reads several photos at a time.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeAlias, get_args
+from typing import NamedTuple, Protocol, get_args
 
 import cv2
 import numpy as np
@@ -134,10 +137,18 @@ class PhotoOptions:
         return values
 
 
-Item: TypeAlias = tuple[Faces, list[Sample]]
-"""A photo or frame with its faces, and these as crops."""
-PhotoBatch: TypeAlias = tuple[Faces, Batch | None]
-"""Photos or frames with their faces, and all these as crops in the same order."""
+class Item(NamedTuple):
+    """A photo or frame."""
+
+    faces: Faces
+    crops: list[Sample]  # of the faces, in their order
+
+
+class PhotoBatch(NamedTuple):
+    """Photos or frames."""
+
+    faces: Faces
+    crops: Batch | None  # of the faces, in their order; None: there is no face
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,14 +181,15 @@ class PhotoReader:
             crops = self.finder.crop(search.image, search.faces, search.reduction)
             taken_whole = self.finder.shows_photo(search.image)
         except ImageError as error:
-            return no_faces([replace(info, status=str(error))]), []
+            return Item(no_faces([replace(info, status=str(error))]), [])
         except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
-            return no_faces([replace(info, status="the image cannot be processed")]), []
+            return Item(no_faces([replace(info, status="the image cannot be processed")]), [])
         status = OK if len(search.faces) else NO_FACE
         if animated:
             status = FIRST_FRAME
         info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
-        return replace(search.faces, infos=(info,)), as_samples(crops, info.path)
+        faces = replace(search.faces, infos=(info,))
+        return Item(faces, as_samples(crops, info.path))
 
 
 def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
@@ -233,7 +245,8 @@ def read_batches(
 
     def items() -> Iterator[Item]:
         for index, item in work_in_processes(reader.read_items, indices, processes):
-            yield item or (no_faces([PhotoInfo(reader.name(index), CRASHED, index)]), [])
+            crashed = PhotoInfo(reader.name(index), CRASHED, index)
+            yield item or Item(no_faces([crashed]), [])
 
     stream = items()
     while batch := list(islice(stream, batch_size)):
@@ -241,5 +254,6 @@ def read_batches(
 
 
 def _collate(items: Sequence[Item]) -> PhotoBatch:
-    samples = [sample for _, crops in items for sample in crops]
-    return join_faces([faces for faces, _ in items]), collate(samples) if samples else None
+    faces = join_faces([item.faces for item in items])
+    samples = [sample for item in items for sample in item.crops]
+    return PhotoBatch(faces, collate(samples) if samples else None)

@@ -1,6 +1,7 @@
-"""Sources as batches of photos and frames, read by worker processes.
+"""Reads sources in worker processes, as batches of photos and frames, in order.
 
-Reading can start before the model is loaded.
+`photos.py` reads one photo, and `video.py` the frames of one video. Reading can start before the
+model is loaded.
 """
 
 import json
@@ -47,7 +48,7 @@ def _read_run(
     return read_batches(videos, run, options.batch_size, processes)
 
 
-def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
+def count_processes(options: PhotoOptions, num_sources: int, video: bool) -> int:
     """Returns how many worker processes read photos or videos; 0: the main process reads them.
 
     A file that crashes a decoder ends the process that reads it.
@@ -55,9 +56,9 @@ def count_processes(options: PhotoOptions, photos: int, video: bool) -> int:
     workers = cores() if options.workers is None else options.workers
     if video:
         return min(workers, 1)
-    if options.workers is None and photos <= options.batch_size:
+    if options.workers is None and num_sources <= options.batch_size:
         return 0  # in Python, a few photos are read faster than workers start
-    return min(workers, math.ceil(photos / options.batch_size))
+    return min(workers, math.ceil(num_sources / options.batch_size))
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -61,8 +61,13 @@ from fer_vit.wording import fill_docstring
 
 FACES_PER_PASS = 64  # faces in one forward pass
 FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
-FoundFaces: TypeAlias = tuple[Faces, list[Batch]]
-"""Photos or frames with their faces, and these in batches for the network."""
+
+
+class FoundFaces(NamedTuple):
+    """Photos or frames with their faces."""
+
+    faces: Faces
+    batches: list[Batch]  # the faces for the network, in order
 
 
 class Predictions(NamedTuple):
@@ -286,9 +291,9 @@ class Recognizer(nn.Module):
             smooth=smooth,
             min_score=min_score,
         )
-        parts = list(self.recognize(sources, options))
+        batches = list(self.recognize(sources, options))
         scheme = self.scheme(options.detector)
-        faces = join_faces([as_results(no_faces(scheme=scheme)), *parts])
+        faces = join_faces([as_results(no_faces(scheme=scheme)), *batches])
         report_photos(faces.infos)
         return faces
 
@@ -354,7 +359,7 @@ class Recognizer(nn.Module):
             "align": (spec.align, scheme.align),
             "template": (spec.template, scheme.template),
         }
-        different = [name for name, (expected, came) in compared.items() if expected != came]
+        different = [name for name, (expected, actual) in compared.items() if expected != actual]
         if different:
             raise FerVitError(
                 "Expected faces that were cropped for this model, but got crops with another "
@@ -413,8 +418,8 @@ class Recognizer(nn.Module):
         started: Started | None = None,
     ) -> Iterator[FaceResults]:
         """Yields each photo and frame, in order, with its faces: finds, classifies and smooths."""
-        searched = self.find(sources, options, started)
-        classified = self.classify(searched, sources, options.detector)
+        found_faces = self.find(sources, options, started)
+        classified = self.classify(found_faces, sources, options.detector)
         yield from smooth_faces(classified, options.smooth)
 
     def find(
@@ -433,33 +438,35 @@ class Recognizer(nn.Module):
             batches = started.batches
         videos = any(map(is_video, sources))
         with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
-            for faces, batch in batches:
+            for faces, crops in batches:
                 # A photo may contain hundreds of faces, and recorded attention grows with their
                 # number.
-                chunks = batch.split(FACES_PER_PASS) if batch else []
-                yield faces, [chunk.ready(self.device) for chunk in chunks]
+                chunks = crops.split(FACES_PER_PASS) if crops else []
+                yield FoundFaces(faces, [chunk.ready(self.device) for chunk in chunks])
                 bar.update(len(faces.infos))
 
     def classify(
         self,
-        searched: Iterable[FoundFaces],
+        found_faces: Iterable[FoundFaces],
         sources: Sequence[Source],
         detector: ChosenDetector,
     ) -> Iterator[FaceResults]:
         """Classifies the faces that a detector has found in `sources`."""
         scheme = self.scheme(detector)
-        for faces, chunks in searched:
+        for faces, batches in found_faces:
             infos = tuple(replace(info, source=sources[info.index]) for info in faces.infos)
-            if not chunks:
+            if not batches:
                 yield as_results(no_faces(infos, scheme))
                 continue
-            parts: list[dict[str, Array]] = []
+            columns_of_batches: list[dict[str, Array]] = []
             with few_threads(len(faces)):
-                for chunk in chunks:
-                    parts.append(self.read(chunk)._asdict() | self._crop_columns(chunk))
+                for batch in batches:
+                    columns_of_batches.append(
+                        self.read(batch)._asdict() | self._crop_columns(batch)
+                    )
             columns: dict[str, Any] = {}
-            for name in parts[0]:
-                columns[name] = np.concatenate([part[name] for part in parts])
+            for name in columns_of_batches[0]:
+                columns[name] = np.concatenate([batch[name] for batch in columns_of_batches])
             predicted = replace(faces, infos=infos, scheme=scheme, **columns)
             classified = replace(
                 predicted,

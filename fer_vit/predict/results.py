@@ -16,7 +16,7 @@ from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
 from fer_vit.report.table import arrow_schema, arrow_table
 
-SHOWN_PHOTOS = 8  # photos in a notebook
+MAX_SHOWN_PHOTOS = 8  # photos in a notebook
 
 
 class FaceResult(Face):
@@ -95,7 +95,7 @@ class FaceResults(Faces):
     def _repr_html_(self) -> str:
         """Returns the first photos, at most 640 pixels wide or high, for a notebook."""
         html = f"<p>{len(self)} face{'' if len(self) == 1 else 's'}</p>"
-        for photo in plot_photos(self, SHOWN_PHOTOS):
+        for photo in plot_photos(self, MAX_SHOWN_PHOTOS):
             photo.thumbnail((640, 640))
             photo.save(file := BytesIO(), "jpeg")
             html += f'<img src="data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}">'

@@ -12,8 +12,8 @@ from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
-WINDOW_REACH = 3.0
-"""Half the width of the window in time constants: 99.7% of a Gaussian's weight, 95% of an
+HALF_WIDTH = 3.0
+"""Half the width of an average's window in time constants: 99.7% of a Gaussian's weight, 95% of an
 exponential's.
 """
 # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
@@ -38,7 +38,7 @@ def describe_smoothing(constant: str) -> str:
 
 
 def smooth_faces(
-    parts: Iterable[AnyFaces], constant: float, causal: bool = False
+    batches: Iterable[AnyFaces], constant: float, causal: bool = False
 ) -> Iterator[AnyFaces]:
     """Yields each photo unchanged, and each frame with averages over time, in order.
 
@@ -48,45 +48,52 @@ def smooth_faces(
     over time, not over frames: where a clip has twice as many frames a second, each counts half.
 
     Args:
-        parts: Classified photos and frames, in order.
+        batches: Classified photos and frames, in order.
         constant: The time constant in seconds; 0: no average.
         causal: Whether the future counts nothing.
     """
-    for _, frames in groupby(_each_photo(parts), lambda faces: faces.infos[0].index):
+    for _, frames in groupby(_each_photo(batches), lambda faces: faces.infos[0].index):
         yield from _smooth_video(frames, constant, causal)
 
 
-def _each_photo(parts: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
-    for part in parts:
-        for index in range(len(part.infos)):
-            yield part.of_photo(index)
+def _each_photo(batches: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
+    for faces in batches:
+        for index in range(len(faces.infos)):
+            yield faces.of_photo(index)
 
 
 def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> Iterator[AnyFaces]:
-    reach = WINDOW_REACH * constant
+    """Yields each frame of a video with averages over time, and photos unchanged.
+
+    The first frames of the window were yielded, and stay for the averages of later ones.
+    """
+    half_width = HALF_WIDTH * constant
     window = deque[TimedFaces[AnyFaces]]()
-    done = 0  # so many frames at the start of the window have been yielded
+    num_yielded = 0  # of the frames in the window
     before: float | None = None
     for faces in frames:
         seconds = faces.infos[0].seconds
         if seconds is None:  # a photo, or the end of a damaged video
-            for timed in list(window)[done:]:
+            for timed in list(window)[num_yielded:]:
                 yield _smooth_frame(timed, window, constant, causal)
             window.clear()
-            done = 0
+            num_yielded = 0
             before = None
             yield faces
             continue
 
         window.append(TimedFaces(seconds, faces, before))
         before = seconds
-        while done < len(window) and (causal or seconds - window[done].seconds > reach):
-            yield _smooth_frame(window[done], window, constant, causal)
-            done += 1
-        while done and seconds - window[0].seconds > 2 * reach:
+        while num_yielded < len(window):
+            timed = window[num_yielded]
+            if not causal and seconds - timed.seconds <= half_width:
+                break  # frames that it is averaged with may follow
+            yield _smooth_frame(timed, window, constant, causal)
+            num_yielded += 1
+        while num_yielded and seconds - window[0].seconds > 2 * half_width:
             window.popleft()
-            done -= 1
-    for timed in list(window)[done:]:
+            num_yielded -= 1
+    for timed in list(window)[num_yielded:]:
         yield _smooth_frame(timed, window, constant, causal)
 
 
@@ -103,7 +110,7 @@ def _smooth_frame(
     near = []
     lengths = []  # seconds that these frames count for
     for index, frame in enumerate(frames):
-        if abs(seconds - frame.seconds) <= WINDOW_REACH * constant:
+        if abs(seconds - frame.seconds) <= HALF_WIDTH * constant:
             after = frames[index + 1].seconds if index + 1 < len(frames) else None
             near.append(frame)
             lengths.append(_frame_length(frame, after, constant, causal))
@@ -149,16 +156,16 @@ def _frame_length(
     return max(min(length, constant), MIN_FRAME_SECONDS)
 
 
-def _average(outputs: Array, weights: Array, names: tuple[str, ...]) -> Array:
+def _average(outputs: Array, weights: Array, columns: tuple[str, ...]) -> Array:
     """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions.
 
-    `names` are the columns of the outputs (K).
+    `columns` are the names of the K outputs.
     """
     means = np.asarray(weights @ outputs)
-    periods = column_periods(names)
-    for index, name in enumerate(names):
-        if name in periods:
-            radians = outputs[:, index] * (2 * np.pi / periods[name])
+    periods = column_periods(columns)
+    for index, column in enumerate(columns):
+        if column in periods:
+            radians = outputs[:, index] * (2 * np.pi / periods[column])
             mean = np.arctan2(weights @ np.sin(radians), weights @ np.cos(radians))
-            means[index] = mean * (periods[name] / (2 * np.pi))
+            means[index] = mean * (periods[column] / (2 * np.pi))
     return means

@@ -43,7 +43,15 @@ class Checked(NamedTuple):
     """What a complete table contains."""
 
     statuses: Counter[str]  # number of images and frames by status
-    faces: int
+    num_faces: int
+
+
+class Written(NamedTuple):
+    """What tables were written of."""
+
+    summary: str  # of photos, frames and faces, with the detector
+    people: People  # of the videos
+    marks: list[list[Marked]]  # the faces of each frame of a marked copy
 
 
 def predict_table(
@@ -67,7 +75,7 @@ def predict_table(
     """
     check_model(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
-    report, people, marks = _write_tables(
+    written = _write_tables(
         model=model,
         photos=photos,
         videos=any(map(is_video, images)),
@@ -75,16 +83,16 @@ def predict_table(
         facts=facts,
         outputs=outputs,
     )
-    outputs.write_people(people, model.labels)
+    outputs.write_people(written.people, model.labels)
     if outputs.copy:
         from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
 
         video, path = outputs.copy
         try:
-            annotate_video(video, path, marks, options, outputs.overwrite)
+            annotate_video(video, path, written.marks, options, outputs.overwrite)
         except FerVitError as error:
             raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
-    return f"{report}\nTable: {outputs.table}"
+    return f"{written.summary}\nTable: {outputs.table}"
 
 
 def predict_folder(
@@ -92,7 +100,7 @@ def predict_folder(
     images: Sequence[Path],
     options: PhotoOptions,
     outputs: Outputs,
-    size: int,
+    part_size: int,
     rank: ProcessRank,
 ) -> str:
     """Writes the missing tables of a folder that are this process's; returns a summary.
@@ -107,8 +115,8 @@ def predict_folder(
     remove_stale_below(outputs.table)  # of finished tables, too
 
     # the missing tables of this process
-    plan = plan_tables(outputs.table, images, size)
-    checked = check_tables(plan, facts, known=())
+    plan = plan_tables(outputs.table, images, part_size)
+    checked = check_tables(plan, facts, already_checked=())
     assigned = {}
     for path in list(plan)[rank.rank :: rank.world_size]:
         if path not in checked:
@@ -116,10 +124,11 @@ def predict_folder(
     report = "Nothing to do: all tables of this process exist."
     if assigned:
         # a table that another process wrote in the meantime is the same
-        again = outputs._replace(overwrite=True)
+        overwriting = outputs._replace(overwrite=True)
         photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
         videos = any(map(is_video, images))
-        report, *_ = _write_tables(model, photos, videos, assigned, facts, again)
+        written = _write_tables(model, photos, videos, assigned, facts, overwriting)
+        report = written.summary
 
     missing = sum(not path.exists() for path in plan)
     if missing:
@@ -133,14 +142,14 @@ def predict_folder(
         outputs.write_people(people, model.labels)
 
     statuses = Counter[str]()
-    faces = 0
+    num_faces = 0
     for table in checked.values():
         statuses += table.statuses
-        faces += table.faces
+        num_faces += table.num_faces
     return (
         f"{report}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
         f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
-        f"{counted(faces, 'face')}"
+        f"{counted(num_faces, 'face')}"
     )
 
 
@@ -156,7 +165,8 @@ def _folder_facts(
         facts["outputs"] = ", ".join(outputs.heads)
     if outputs.features:
         facts["features"] = str(outputs.features)
-    if not all(map(os.path.isabs, images)):  # a hash, since tables are sent on
+    # Relative paths name other files in another directory. It is hashed, since tables are sent on.
+    if not all(map(os.path.isabs, images)):
         facts["directory"] = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     return facts
 
@@ -174,9 +184,11 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
 
 
 def check_tables(
-    plan: Mapping[Path, Sequence[Path]], facts: Mapping[str, str], known: Container[Path]
+    plan: Mapping[Path, Sequence[Path]],
+    facts: Mapping[str, str],
+    already_checked: Container[Path],
 ) -> dict[Path, Checked]:
-    """Checks and returns the existing tables of a plan that are not `known`.
+    """Checks and returns the existing tables of a plan that are not `already_checked`.
 
     Raises FerVitError when the folder contains other files, or a table cannot be read, has other
     facts, or does not contain the rows of each of its images once and in order.
@@ -194,7 +206,7 @@ def check_tables(
         )
 
     checked = {}
-    new = [table for table in plan if table.name in existing and table not in known]
+    new = [table for table in plan if table.name in existing and table not in already_checked]
     for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
         images = [as_text(str(image)) for image in plan[table]]
         checked[table] = _check_table(table, images, facts)
@@ -250,11 +262,10 @@ def _write_tables(
     plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     outputs: Outputs,
-) -> tuple[str, People, list[list[Marked]]]:
+) -> Written:
     """Writes `photos` into the tables of a plan, which has their files in order.
 
-    With `videos`, the tables have the columns of videos. Returns a summary, the people, and the
-    faces of a marked copy.
+    With `videos`, the tables have the columns of videos.
     """
     features = model.net.vit.embed_dim if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
@@ -265,8 +276,8 @@ def _write_tables(
     by_source = groupby(photos, lambda faces: faces.infos[0].index)
     for path, chunk in plan.items():
         with write_fields(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
-            parts = (part for _, part in islice(by_source, len(chunk)))
-            for faces in chain.from_iterable(parts):
+            sources = (of_source for _, of_source in islice(by_source, len(chunk)))
+            for faces in chain.from_iterable(sources):
                 rows = faces.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)
                 (info,) = faces.infos
@@ -275,7 +286,8 @@ def _write_tables(
                     people.add(faces)
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face, outputs.min_confidence) for face in faces])
-    return f"{counts.summarize()}\nDetector: {facts['detector']}", people, marks
+    summary = f"{counts.summarize()}\nDetector: {facts['detector']}"
+    return Written(summary, people, marks)
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
@@ -326,7 +338,7 @@ class Counts:
 
     def summarize(self) -> str:
         """Returns two lines, and further ones for ambiguous, small and turned faces."""
-        kinds = [counted(number, kind) for kind, number in self.kinds.items()]
+        kinds = [counted(count, kind) for kind, count in self.kinds.items()]
         lines = [f"{', '.join(kinds)}: {format_counts(self.statuses)}"]
 
         faces = self.labels.total()
@@ -335,13 +347,13 @@ class Counts:
             line += f": {format_counts(self.labels)}"
         lines.append(line)
 
-        known = self.ambiguous.total()
-        if known:
-            ambiguous = self.ambiguous[True]
-            share = f"{ambiguous / known:.1%}"
-            lines.append(f"{ambiguous:,} of {known:,} faces are ambiguous ({share})")
+        num_decided = self.ambiguous.total()  # faces that are ambiguous or not
+        if num_decided:
+            num_ambiguous = self.ambiguous[True]
+            share = f"{num_ambiguous / num_decided:.1%}"
+            lines.append(f"{num_ambiguous:,} of {num_decided:,} faces are ambiguous ({share})")
         for name, text in WARNINGS.items():
-            number = self.warnings[name]
-            if number:
-                lines.append(f"{number:,} of {faces:,} {text}")
+            count = self.warnings[name]
+            if count:
+                lines.append(f"{count:,} of {faces:,} {text}")
         return "\n".join(lines)

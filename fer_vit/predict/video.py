@@ -46,9 +46,9 @@ class VideoReader:
         try:
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
-            yield no_faces([replace(info, status=str(error))]), []
+            yield Item(no_faces([replace(info, status=str(error))]), [])
         except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
-            yield no_faces([replace(info, status="the video cannot be processed")]), []
+            yield Item(no_faces([replace(info, status="the video cannot be processed")]), [])
 
 
 class Tracked(NamedTuple):
@@ -88,7 +88,7 @@ def track_faces(
             size=(width, height),
         )
         crops = finder.crop(frame.image, faces)
-        yield replace(faces, infos=(info,)), as_samples(crops, info.path)
+        yield Item(replace(faces, infos=(info,)), as_samples(crops, info.path))
 
 
 def _find_in_frames(

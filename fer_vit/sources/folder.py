@@ -54,7 +54,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
             split, label and person. Photos without a row are left out unless they have a class.
     """
     listing = list_folder(root) if root.is_dir() else Listing()
-    photos = listing.of_kinds(PHOTO_SUFFIXES)
+    photos = listing.with_suffixes(PHOTO_SUFFIXES)
     folders = [path.relative_to(root).parts[:-1] for path in photos]
     if targets is None:
         return _read_classes(root, listing, photos, folders)
@@ -74,7 +74,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
     else:
         reading = read_listed(root, table_rows, table)
         reading.dropped[NO_TARGETS] = len(names) - len(table_rows)
-        reading.notes += unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
+        reading.notes += unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.system)
     for row in reading.rows:
         if row.name in table_rows:
             row.targets = table.row(table_rows[row.name])
@@ -235,7 +235,7 @@ def _left_out(root: Path, listing: Listing, photos: list[Path], layout: Layout) 
         depth = len(folder.relative_to(root).parts)
         if depth == layout.class_depth and folder not in used:
             notes.append(f"{folder} has no image, and was not read.")
-    return notes + unread_notes(listing.other_kinds(PHOTO_SUFFIXES), listing.system)
+    return notes + unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.system)
 
 
 def _spellings(layout: Layout) -> list[str]:

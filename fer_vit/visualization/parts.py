@@ -67,15 +67,16 @@ def _photo_parts(
     if not photos:
         return
     remaining = max_faces
-    for faces, chunks in model.find(photos, options):
-        (classified,) = model.classify([(faces, chunks)], photos, options.detector)
+    for found_faces in model.find(photos, options):
+        faces = found_faces.faces
+        (classified,) = model.classify([found_faces], photos, options.detector)
         shown: list[Shown] = [(face, None) for face in classified[:remaining]]
         beyond = Counter(face.path for face in classified[remaining:])
         remaining -= len(shown)
         without_face = [photo for photo in faces.photos() if not len(photo.faces)]
         yield Part(
             faces=shown,
-            chunks=chunks,
+            chunks=found_faces.batches,
             status=Counter(info.reason for info in faces.infos),
             skipped={photo.path: photo.status for photo in without_face},
             left_out={path: counted(number, "face") for path, number in beyond.items()},

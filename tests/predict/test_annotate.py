@@ -301,7 +301,7 @@ def test_frames_of_another_size_keep_their_proportions(tmp_path: Path) -> None:
 def test_large_frames_are_reduced_in_the_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(annotate, "MOST_PIXELS", 80 * 60)
+    monkeypatch.setattr(annotate, "MAX_COPY_PIXELS", 80 * 60)
     source = write_numbered(tmp_path / "a.mp4", EVEN[:2])
     annotate_all(source, tmp_path / "b.mp4")
     assert [frame.image.shape for frame in read_frames(tmp_path / "b.mp4")] == [(60, 80, 3)] * 2

@@ -107,7 +107,7 @@ def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
     people = People()
     for faces in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."}):
         people.add(faces)
-    intervals = people.intervals()
+    intervals = people.episodes()
     expected = [
         (0, 0.0, 0.2, "neutral"),
         (0, 0.2, 1.2, "happiness"),
@@ -169,7 +169,7 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     people = People(min_confidence=0.65)  # happiness reaches it from frame 5 on
     for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
         people.add(faces)
-    intervals = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.intervals()]
+    intervals = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.episodes()]
     assert intervals == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
     first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
@@ -202,7 +202,7 @@ def test_movements_above_a_threshold_have_intervals_and_means() -> None:
     values = [0.2, 0.6, 0.8, 0.2, 0.9, None, 0.7]
     intervals = [
         (run.label, round(run.start, 3), round(run.end, 3), round(run.confidence, 3))
-        for run in moving(values, 0.5).intervals()
+        for run in moving(values, 0.5).episodes()
         if run.label != "neutral"
     ]
     assert intervals == [
@@ -210,8 +210,8 @@ def test_movements_above_a_threshold_have_intervals_and_means() -> None:
         ("move_smile", 0.4, 0.5, 0.9),
         ("move_smile", 0.6, 0.7, 0.7),
     ]
-    assert {run.label for run in moving(values, None).intervals()} == {"neutral"}
-    text = format_textgrid(moving(values, 0.5).intervals(), 0.7)
+    assert {run.label for run in moving(values, None).episodes()} == {"neutral"}
+    text = format_textgrid(moving(values, 0.5).episodes(), 0.7)
     assert 'name = "track 3"' in text
     assert 'name = "track 3 move_smile"' in text
 
@@ -284,7 +284,7 @@ def test_an_unknown_movement_ends_its_interval() -> None:
     for number, value in enumerate([0.8, np.nan, np.nan, 0.9, 0.9]):
         people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[value]]))
     spans = []
-    for run in people.intervals():
+    for run in people.episodes():
         if run.label == "move_smile":
             spans.append((run.start, run.end))
     assert spans == [(0.0, 0.1), (pytest.approx(0.3), pytest.approx(0.5))]
@@ -304,7 +304,7 @@ def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
     for faces in video:
         by_faces.add(faces)
         by_rows.add_rows(faces.rows(fields))
-    assert by_faces.intervals() == by_rows.intervals()
+    assert by_faces.episodes() == by_rows.episodes()
     assert by_faces.spans == by_rows.spans
     written = []
     for people in (by_faces, by_rows):
@@ -321,9 +321,9 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
     for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
         by_faces.add(faces)
         by_rows.add_rows(faces.rows(fields, min_confidence=0.65))
-    intervals = [(run.track, run.label, run.start, run.end) for run in by_rows.intervals()]
+    intervals = [(run.track, run.label, run.start, run.end) for run in by_rows.episodes()]
     assert intervals == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
-    assert by_faces.intervals() == by_rows.intervals()
+    assert by_faces.episodes() == by_rows.episodes()
 
 
 def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> N
     row = {"path": "a.mp4", "frame": 0, "seconds": 0.0, "face": 0, "track": 0}
     cells = {"label_smoothed": "happiness", "smoothed_neutral": 0.5, "smoothed_happiness": 0.5}
     people.add_rows([row | cells])
-    assert [run.label for run in people.intervals()] == ["happiness"]
+    assert [run.label for run in people.episodes()] == ["happiness"]
 
 
 def test_opposite_angles_have_an_empty_mean(tmp_path: Path) -> None:

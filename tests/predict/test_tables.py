@@ -41,7 +41,7 @@ def write(table: Path, rows: list[tuple[str, int | None]]) -> None:
 
 
 def check(plan: dict[Path, list[Path]], facts: dict[str, str] = FACTS) -> dict[Path, Checked]:
-    return check_tables(plan, facts, known=())
+    return check_tables(plan, facts, already_checked=())
 
 
 def test_images_by_table(tmp_path: Path) -> None:
