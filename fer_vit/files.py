@@ -159,7 +159,8 @@ def _make_scratch(scratch: Path) -> None:
     """Makes a scratch folder and the folders above it.
 
     Meanwhile other processes that fail may remove these again, because they are empty, and make
-    them anew. Some folders have no new ones, such as /proc.
+    them anew. It is tried `ATTEMPTS` times: in a folder such as /proc, where nothing can be made,
+    it would never end.
     """
     for _ in range(ATTEMPTS - 1):
         with suppress(FileNotFoundError):
@@ -228,13 +229,17 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     if (entries or is_file) and not overwrite:
         raise FerVitError(f"{path} {ALREADY_EXISTS}")
-    foreign = [entry for entry in entries if not any(fnmatchcase(entry, name) for name in names)]
-    if foreign:
+    others = [entry for entry in entries if not _matches(entry, names)]
+    if others:
         raise FerVitError(
-            f"{path} contains {min(foreign)}, which would be deleted. Choose another folder."
+            f"{path} contains {min(others)}, which would be deleted. Choose another folder."
         )
     with scratch_folder(path):
         pass
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _entries(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The names of expressions."""
+"""Labels: the names of expressions, their synonyms, merges and prior, and what a label may be."""
 
 import json
 import math
@@ -54,12 +54,12 @@ Merge: TypeAlias = dict[str, str | None]
 """New labels by old ones; None drops the faces of a label."""
 
 
-def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
+def merge_names(labels: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
     """Returns the N labels after a merge, and the matrix (C, N) from old to new labels.
 
-    The row of a dropped label has no 1. Names that are new labels already stay; the merge may have
-    other old labels than the names. Raises FerVitError when a name is missing in the merge, or its
-    labels, old or new, are not valid.
+    The row of a dropped label has no 1. Labels that are new ones already stay; the merge may have
+    other old labels. Raises FerVitError when a label is missing in the merge, or the merge has an
+    invalid one.
     """
     for old in merge:
         if not isinstance(old, str):
@@ -69,17 +69,17 @@ def merge_names(names: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Ar
                 "Put such names in quotes: '{\"yes\": good}'."
             )
 
-    goals = [merge.get(name, name) for name in names]  # (C,)
-    kept = [goal for goal in goals if goal is not None]
-    new = tuple(goal for goal in dict.fromkeys(merge.values()) if goal in kept)  # (N,)
-    missing = [goal for goal in kept if goal not in new]
+    merged = [merge.get(label, label) for label in labels]  # (C,)
+    kept = [label for label in merged if label is not None]
+    new = tuple(label for label in dict.fromkeys(merge.values()) if label in kept)  # (N,)
+    missing = [label for label in kept if label not in new]
     if missing:
         raise FerVitError(
             f"Expected {short(', '.join(missing))} in the merge. Give each a new label, or null."
         )
     check_labels(new, "merge")
 
-    matrix = np.array(goals, object)[:, None] == np.array(new, object)  # (C, N)
+    matrix = np.array(merged, object)[:, None] == np.array(new, object)  # (C, N)
     return new, matrix.astype(float)
 
 
@@ -123,16 +123,16 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
     return {name: shares[name] / total for name in classes}
 
 
-def check_labels(names: Sequence[object], path: object) -> None:
+def check_labels(labels: Sequence[object], path: object) -> None:
     """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
-    for name in names:
-        if not _is_readable(name):
+    for label in labels:
+        if not _is_readable(label):
             raise FerVitError(
                 f"{path}: expected labels of 1 to 100 printable characters, "
-                f"but got {short(ascii(name))}."
+                f"but got {short(ascii(label))}."
             )
-    if not 0 < len(set(names)) == len(names) <= 1000:
-        actual = short(", ".join(map(str, names)) or "none")
+    if not 0 < len(set(labels)) == len(labels) <= 1000:
+        actual = short(", ".join(map(str, labels)) or "none")
         raise FerVitError(
             f"{path}: expected 1 to 1,000 labels that differ from each other, but got {actual}."
         )

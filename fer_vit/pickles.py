@@ -155,20 +155,20 @@ class _Kinds:
 
     def take(self, start: int) -> list[str]:
         """Removes and returns the values from an index on."""
-        taken = self.stack[start:]
+        values = self.stack[start:]
         del self.stack[start:]
-        return taken
+        return values
 
-    def tuple_of(self, taken: list[str]) -> None:
+    def tuple_of(self, values: list[str]) -> None:
         """Pushes a tuple of values."""
-        self.stack.append("(dict)" if taken == ["dict"] else "tuple")
+        self.stack.append("(dict)" if values == ["dict"] else "tuple")
 
-    def set_items(self, taken: list[str]) -> None:
+    def set_items(self, values: list[str]) -> None:
         """Adds keys and values, in turn, to the dictionary before them."""
         target = self.stack[-1].removeprefix(RESULT)
         if target not in DICTIONARIES:
             raise UnsafeError(f"its pickle sets items of a {target}")
-        for key in taken[::2]:
+        for key in values[::2]:
             if key not in KEYS:
                 raise UnsafeError(f"its pickle has a key of type {key}")
 
@@ -226,7 +226,7 @@ def collect_tensors(content: Any) -> list[Tensor]:
     counts: dict[int, int] = {}  # parts by the identity of a list or dictionary
     tensors: dict[int, Tensor] = {}
 
-    def count(value: Any, depth: int) -> int:
+    def visit(value: Any, depth: int) -> int:  # returns the number of parts
         if isinstance(value, Tensor):
             is_plain = value.layout == torch.strided and not value.is_nested
             if not is_plain or value.is_quantized or value.device.type != "cpu":
@@ -238,12 +238,12 @@ def collect_tensors(content: Any) -> list[Tensor]:
         if id(value) not in counts:
             if depth > MAX_NESTING:
                 raise UnsafeError("its lists are nested too deeply")
-            counts[id(value)] = 1 + sum(count(part, depth + 1) for part in _parts(value))
+            counts[id(value)] = 1 + sum(visit(part, depth + 1) for part in _parts(value))
         if counts[id(value)] > MAX_PARTS:
             raise UnsafeError("its lists have too many parts")
         return counts[id(value)]
 
-    count(content, 0)
+    visit(content, 0)
     return list(tensors.values())
 
 

@@ -69,9 +69,9 @@ QUOTES = {
         ", ".join(sorted(suffix.removeprefix(".") for suffix in listing.VIDEO_SUFFIXES)),
     ],
     "docs/reference/tables.md": [
-        f"{layout.MOST_COLUMNS:,} columns and {layout.MOST_CELLS // MEGA} million cells",
+        f"{layout.MAX_COLUMNS:,} columns and {layout.MAX_CELLS // MEGA} million cells",
         f"{join.MAX_NAME_LENGTH} characters",
-        f"{workbook.MOST_BYTES >> 30} GB when unpacked",
+        f"{workbook.MAX_BYTES >> 30} GB when unpacked",
     ],
     "docs/how-to/predict.md": [
         f"a sheet ends after {table.SHEET_ROWS:,} rows",
@@ -95,7 +95,7 @@ QUOTES = {
     "docs/how-to/migrate.md": [f"below {detectors.PHOTO_SCORE} are left out"],
     "docs/how-to/explaining.md": [f"fewer than {writer.MIN_FACES} faces have no average"],
     "docs/tutorials/two_conditions.md": [
-        {6: "With fewer than six persons there is no test"}[statistics.LEAST_PERSONS],
+        {6: "With fewer than six persons there is no test"}[statistics.MIN_PERSONS],
     ],
     "docs/tutorials/own_photos.md": [
         {100: "at least a hundred validation photos"}[calibration.MIN_CALIBRATION_FACES],

@@ -156,8 +156,8 @@ def evaluate(
         LOGGER.warning("\n".join(notes))
     if robustness and isinstance(opened, Images):
         measured = all_faces if all_faces.heads else faces
-        rows = opened.rows
-        chosen = rows.select(np.isin(np.arange(len(rows)), measured.rows))
+        manifest = opened.manifest
+        chosen = manifest.select(np.isin(np.arange(len(manifest)), measured.rows))
         altered = conditions.alter(opened.model, chosen)
         other_altered = None
         if isinstance(second_opened, Images):

@@ -16,7 +16,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_whole
 from fer_vit.evaluation.evaluated import name_units
-from fer_vit.evaluation.inference import LEAST_UNITS, mean_intervals
+from fer_vit.evaluation.inference import MIN_UNITS, mean_intervals
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
 from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
@@ -147,7 +147,7 @@ def faithfulness(
             few.append(f"{name}: {counted(result.faces, 'face')}")
     if few:
         text += (
-            f"\nFaces of fewer than {LEAST_UNITS} persons or photos have no intervals. "
+            f"\nFaces of fewer than {MIN_UNITS} persons or photos have no intervals. "
             f"{'; '.join(few)}.\n"
         )
     if measured.terms:

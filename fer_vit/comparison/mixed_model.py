@@ -12,7 +12,7 @@ from scipy import stats
 
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
-    LEAST_PERSONS,
+    MIN_PERSONS,
     ROUNDING_ERROR,
     Difference,
     Missing,
@@ -59,7 +59,7 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TT
     counts = [len(np.unique(person[condition == index])) for index in conditions]  # of persons
     too_few: dict[int, Missing] = {}  # by condition
     for index in compared:
-        if min(counts[0], counts[index]) < LEAST_PERSONS:
+        if min(counts[0], counts[index]) < MIN_PERSONS:
             too_few[index] = Missing(few_persons(counts[0], counts[index], paired=False))
 
     if len(values) == len(np.unique(person)):

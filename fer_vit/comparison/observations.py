@@ -31,8 +31,8 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.tables.cells import is_missing
 
-MOST_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
-MOST_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
+MAX_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
+MAX_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
 LATE_START = 0.5  # seconds; clips that begin later are named with a rest or a grid
 
 
@@ -251,10 +251,10 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
             hint = suggest(baseline, names)
         actual = short(", ".join(names)) or "none"
         raise FerVitError(f"Expected {expected} in `{by}`, but got {actual}.{hint}")
-    limit = MOST_CONDITIONS if baseline is None else MOST_BESIDE_BASELINE
+    limit = MAX_CONDITIONS if baseline is None else MAX_BESIDE_BASELINE
     if len(names) > limit:
         remedy = "Name another column with `--by`"
-        if baseline is None and len(names) <= MOST_BESIDE_BASELINE:
+        if baseline is None and len(names) <= MAX_BESIDE_BASELINE:
             remedy += ", or compare them with one alone by `--baseline`"
         raise FerVitError(
             f"Expected at most {limit} conditions in `{by}`, but got {len(names):,}. {remedy}."

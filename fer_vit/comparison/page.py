@@ -61,8 +61,8 @@ SYNCHRONY = (
     "interval of the jackknife over persons. sync.csv has the correlation of each person with the "
     "mean of all others, which is higher. All persons of a condition must have seen the same."
 )
-MOST_DRAWN = 500  # bins of a curve on the page
-MOST_ROWS = 12  # differences that a section shows at once
+MAX_DRAWN_BINS = 500  # bins of a curve on the page
+MAX_ROWS = 12  # differences that a section shows at once
 MAX_CHARTED = 10  # which it shows of more
 
 
@@ -163,7 +163,7 @@ def outcome_section(outcome: Outcome) -> Section:
     tests = Section(
         "Tests", tests_note(outcome.comparisons), tests_table(outcome.comparisons, kind.form)
     )
-    if len(tested) > MOST_ROWS:
+    if len(tested) > MAX_ROWS:
         text += (
             f" The chart has the {MAX_CHARTED} differences that are largest for the width of their "
             "intervals; Tests has all."
@@ -357,7 +357,7 @@ def signed(form: str) -> str:
 def courses_section(study: Study, courses: Courses) -> Section:
     """Returns the mean series as curves."""
     bins = courses.of_clips.shape[1]
-    joined = math.ceil(bins / MOST_DRAWN)  # bins that are drawn as one
+    joined = math.ceil(bins / MAX_DRAWN_BINS)  # bins that are drawn as one
     step = joined * courses.bin_seconds
     times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
     curves: dict[str, dict[str, Course]] = {}  # by expression and condition

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.results import Comparison, Courses, Results, Tested, Untested
-from fer_vit.comparison.series import LEAST_BINS
-from fer_vit.comparison.statistics import LEAST_PERSONS, MeansTest, TTest
+from fer_vit.comparison.series import MIN_BINS
+from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest, TTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
@@ -15,7 +15,7 @@ from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
-MOST_NAMES = 10  # of persons or clips in a line
+MAX_NAMES = 10  # of persons or clips in a line
 INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
@@ -37,7 +37,7 @@ def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -
     for measure, clauses in clear.items():
         lines.append(f"{subject} {measure} is {'; '.join(clauses)}.")
     for (first, second), measures in unclear.items():
-        if len(measures) == len(kind.values) > MOST_NAMES:
+        if len(measures) == len(kind.values) > MAX_NAMES:
             compared = f"any of the {len(measures):,} measures"
         else:
             compared = f"{kind.subject} {measure_names(kind, measures)}"
@@ -53,8 +53,8 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
 
     The first word of a movement is its area: "brow (inner up, down left), mouth (smile left)".
     """
-    if len(measures) <= MOST_NAMES or not kind.of_head:
-        return list_names(measures, MOST_NAMES)
+    if len(measures) <= MAX_NAMES or not kind.of_head:
+        return list_names(measures, MAX_NAMES)
     areas: dict[str, list[str]] = {}
     for measure in measures:
         area, _, name_in_area = measure.partition(" ")
@@ -125,7 +125,7 @@ def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[
 
     lines = []
     for reason, names in measures.items():
-        listed = list_names(names, MOST_NAMES)
+        listed = list_names(names, MAX_NAMES)
         lines.append(f"Not tested ({title.lower()}): {listed}; {reason}.")
     return lines
 
@@ -147,7 +147,7 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
     if study.without_rest:
         lines.append(
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
-            f"or clips: {list_names(study.without_rest, MOST_NAMES)}."
+            f"or clips: {list_names(study.without_rest, MAX_NAMES)}."
         )
     lines += _late_lines(study, results)
     if results.mixed is None:
@@ -158,14 +158,14 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
 
 
 def _few_persons_lines(study: Study) -> list[str]:
-    """Returns a line if conditions have fewer than `LEAST_PERSONS` persons."""
+    """Returns a line if conditions have fewer than `MIN_PERSONS` persons."""
     small = []
     for condition, counts in study.counts().items():
-        if counts.persons < LEAST_PERSONS:
+        if counts.persons < MIN_PERSONS:
             small.append(f"{condition} ({counts.persons})")
     if not small:
         return []
-    return [f"Too few persons for intervals and tests, under {LEAST_PERSONS}: {', '.join(small)}."]
+    return [f"Too few persons for intervals and tests, under {MIN_PERSONS}: {', '.join(small)}."]
 
 
 def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
@@ -199,7 +199,7 @@ def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
     """Returns how further measures were made, as sentences without a full stop."""
     statements = []
     if study.heads:
-        names = list_names([title[0].lower() + title[1:] for title in study.heads], MOST_NAMES)
+        names = list_names([title[0].lower() + title[1:] for title in study.heads], MAX_NAMES)
         statements.append(
             f"Further measures ({names}) are outputs of the model or, for the pose, of the "
             "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
@@ -242,7 +242,7 @@ def _course_methods(courses: Courses) -> str:
     if courses.synchrony:
         text += (
             ". Synchrony is the inter-subject correlation: the mean over pairs of persons of the "
-            f"correlation of their series, over at least {LEAST_BINS} common bins, by Fisher's z; "
+            f"correlation of their series, over at least {MIN_BINS} common bins, by Fisher's z; "
             "its interval is by the jackknife over persons, since the pairs of a person depend on "
             "each other (Snijders and Borgatti 1999)"
         )
@@ -261,7 +261,7 @@ def design_lines(study: Study) -> list[str]:
         why = "in one condition only" if design.paired else "in both conditions"
         lines.append(
             f"{second} - {first}: {how}, {design.persons.sum():,} persons. Left out of the tests, "
-            f"since {why}, {len(names):,}: {list_names(names, MOST_NAMES)}."
+            f"since {why}, {len(names):,}: {list_names(names, MAX_NAMES)}."
         )
     return lines
 
@@ -274,7 +274,7 @@ def _intraclass_lines(results: Results) -> list[str]:
         estimates = [by_condition[condition] for by_condition in results.intraclass.values()]
         if all(estimate.mean is None for estimate in estimates):
             lines.append(
-                f"No ICC(1) in {condition}: under {LEAST_PERSONS} persons have several photos or "
+                f"No ICC(1) in {condition}: under {MIN_PERSONS} persons have several photos or "
                 "clips, or these are equal."
             )
     return lines

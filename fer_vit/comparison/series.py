@@ -9,7 +9,7 @@ from scipy import stats
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.statistics import (
-    LEAST_PERSONS,
+    MIN_PERSONS,
     PersonEstimate,
     is_constant,
     without_interval,
@@ -19,8 +19,8 @@ from fer_vit.geometry import Array, IntArray, Mask
 
 BIN_TOLERANCE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
-MOST_BINS = 1_000_000  # of all clips together
-LEAST_BINS = 3  # fewer bins have no correlation
+MAX_BINS = 1_000_000  # of all clips together
+MIN_BINS = 3  # fewer bins have no correlation
 NO_VARIANCE = 1e-9  # a series whose deviations have a smaller norm has no correlation
 NEARLY_ONE = 1 - 1e-12  # larger correlations have no finite z
 
@@ -103,16 +103,16 @@ def count_bins(seconds: Array, clips: int, step: float) -> int:
     if not np.isfinite(seconds).any():
         raise FerVitError("`--grid` needs clips, but no face has a time. Predict videos.")
     last = float(np.nanmax(seconds))
-    quotient = min(last / step, MOST_BINS)  # infinite for a tiny step
+    quotient = min(last / step, MAX_BINS)  # infinite for a tiny step
     bins = math.floor(quotient + BIN_TOLERANCE) + 1
     if bins < 2:
         raise FerVitError(
             f"Expected `--grid` to be shorter than the clips, but the last face is at {last:g} s, "
             f"and the grid is {step:g} s."
         )
-    if bins * clips > MOST_BINS:
+    if bins * clips > MAX_BINS:
         raise FerVitError(
-            f"`--grid {step:g}` makes over {MOST_BINS:,} bins in {clips:,} clips that last up to "
+            f"`--grid {step:g}` makes over {MAX_BINS:,} bins in {clips:,} clips that last up to "
             f"{last:g} s. Choose a larger one."
         )
     return bins
@@ -138,7 +138,7 @@ class MeanCourse(NamedTuple):
     """The mean over persons at each of T times, with its 95% t interval."""
 
     mean: Array  # (T,), NaN without a person
-    low: Array  # (T,), NaN with fewer than `LEAST_PERSONS`
+    low: Array  # (T,), NaN with fewer than `MIN_PERSONS`
     high: Array  # (T,)
     persons: IntArray  # (T,), number of persons with a value
 
@@ -149,7 +149,7 @@ def mean_course(series: Array) -> MeanCourse:
     persons = finite.sum(0)  # (T,)
     mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
     squares = np.where(finite, (series - mean) ** 2, 0.0).sum(0)
-    enough = persons >= LEAST_PERSONS
+    enough = persons >= MIN_PERSONS
     count = persons[enough]
     error = np.sqrt(squares[enough] / (count - 1) / count)
     margin = np.full(len(mean), np.nan)
@@ -161,7 +161,7 @@ def leave_one_out(series: Array) -> Array:
     """Returns the correlation of each person's series (P, T) with the mean of all others (P,).
 
     Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. It uses the bins where the
-    person and another one have values. NaN for fewer than `LEAST_BINS` of them, or without
+    person and another one have values. NaN for fewer than `MIN_BINS` of them, or without
     variance.
     """
     finite = np.isfinite(series)
@@ -171,7 +171,7 @@ def leave_one_out(series: Array) -> Array:
     for person, values in enumerate(series):
         remaining = count - finite[person]  # (T,), persons without this one
         shared = finite[person] & (remaining > 0)
-        if shared.sum() < LEAST_BINS:
+        if shared.sum() < MIN_BINS:
             continue
         x = values[shared]
         y = (total[shared] - x) / remaining[shared]
@@ -187,7 +187,7 @@ def leave_one_out(series: Array) -> Array:
 def pair_correlations(series: Array) -> Array:
     """Returns the correlation of each pair of persons (P, P) of their series (P, T).
 
-    It uses the bins where both have values. NaN for fewer than `LEAST_BINS` of them, without
+    It uses the bins where both have values. NaN for fewer than `MIN_BINS` of them, without
     variance, and for a person with herself.
     """
     finite = np.isfinite(series)
@@ -202,7 +202,7 @@ def pair_correlations(series: Array) -> Array:
     squares = centred**2 @ weight.T
     products = centred @ centred.T
 
-    enough = bins >= LEAST_BINS
+    enough = bins >= MIN_BINS
     np.fill_diagonal(enough, False)
     shared = np.where(enough, bins, 1.0)
     spread = squares - sums**2 / shared
@@ -231,7 +231,7 @@ def synchrony(correlations: Array) -> PersonEstimate:
     pairs = z[np.triu(defined)]  # (pairs,), each once
     mean = pairs.mean()
     remaining = len(pairs) - defined.sum(1)[member]  # (persons,), pairs without each person
-    too_few = persons < LEAST_PERSONS or not remaining.all()
+    too_few = persons < MIN_PERSONS or not remaining.all()
     if too_few or is_constant(pairs):
         return without_interval(float(np.tanh(mean)), persons)
 

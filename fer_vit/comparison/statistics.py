@@ -13,7 +13,7 @@ from scipy import stats
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
 
-LEAST_PERSONS = 6
+MIN_PERSONS = 6
 """Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
 ALL_EQUAL = "the differences of all persons are equal"
 """Why there is no test."""
@@ -121,7 +121,7 @@ def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf
         return PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
     mean = float(values.mean())
     sd = float(values.std(ddof=1)) if persons > 1 else None
-    if persons < LEAST_PERSONS or is_constant(values):
+    if persons < MIN_PERSONS or is_constant(values):
         return PersonMean(mean, low=None, high=None, persons=persons, sd=sd)
     bounds = stats.ttest_1samp(values, 0).confidence_interval()
     low, high = np.clip(bounds, minimum, maximum).tolist()
@@ -141,7 +141,7 @@ def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | Missi
 
 def _compare_paired(first: Array, second: Array) -> MeansTest | Missing:
     """Compares the values of the same persons (P,) in two conditions."""
-    if len(first) < LEAST_PERSONS:
+    if len(first) < MIN_PERSONS:
         return Missing(few_persons(len(first), len(second), paired=True))
     changes = second - first
     if is_constant(changes):
@@ -153,7 +153,7 @@ def _compare_paired(first: Array, second: Array) -> MeansTest | Missing:
 
 def _compare_independent(first: Array, second: Array) -> MeansTest | Missing:
     """Compares the values of different persons in two conditions, (P1,) and (P2,)."""
-    if min(len(first), len(second)) < LEAST_PERSONS:
+    if min(len(first), len(second)) < MIN_PERSONS:
         return Missing(few_persons(len(first), len(second), paired=False))
     if is_constant(first) and is_constant(second):
         return Missing("no variance")
@@ -188,8 +188,8 @@ def _means_test(
 def few_persons(first: int, second: int, paired: bool) -> str:
     """Returns why two conditions with values of so many persons are not compared."""
     if paired:
-        return f"fewer than {LEAST_PERSONS} persons have values in both conditions ({first})"
-    return f"fewer than {LEAST_PERSONS} persons have values in a condition ({first} and {second})"
+        return f"fewer than {MIN_PERSONS} persons have values in both conditions ({first})"
+    return f"fewer than {MIN_PERSONS} persons have values in a condition ({first} and {second})"
 
 
 def hedges_g(first: Array, second: Array) -> float:
@@ -208,13 +208,13 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     """Returns ICC(1) of values (O,) of persons (O,): the share of the variance between persons.
 
     Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. It is unknown when
-    fewer than `LEAST_PERSONS` persons have several values, or the values of each person are equal.
+    fewer than `MIN_PERSONS` persons have several values, or the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
     persons = len(groups)
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
-    if (sizes > 1).sum() < LEAST_PERSONS or range_within < ROUNDING_ERROR:
+    if (sizes > 1).sum() < MIN_PERSONS or range_within < ROUNDING_ERROR:
         return without_interval(None, persons)
 
     # F of the one-way analysis of variance, with its interval

@@ -11,7 +11,7 @@ from fer_vit.evaluation.page import Card
 from fer_vit.evaluation.scores import face_losses
 from fer_vit.geometry import Array
 
-MOST_CARDS = 500  # the largest number of faces on the page, so that it opens quickly
+MAX_CARDS = 500  # the largest number of faces on the page, so that it opens quickly
 PICTURE_SIDE = 96  # longer side of the pictures in pixels
 
 
@@ -40,7 +40,7 @@ def choose_cards(
     shown = shown[np.argsort(-loss[shown], kind="stable")]
 
     cards = []
-    for row in shown[:MOST_CARDS].tolist():
+    for row in shown[:MAX_CARDS].tolist():
         kinds = []
         lines = []
         if guess[row] != truth[row]:
@@ -61,7 +61,7 @@ def choose_cards(
             lines=lines,
         )
         cards.append(card)
-    return cards, max(0, len(shown) - MOST_CARDS)
+    return cards, max(0, len(shown) - MAX_CARDS)
 
 
 def face_thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:

@@ -181,19 +181,19 @@ class EvaluatedFaces:
 
 
 def match_labels(
-    model: Recognizer, rows: Manifest, split: Split, merge: Merge | None = None
+    model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
 ) -> tuple[list[str], Array | None]:
     """Returns the labels of a model after a merge (C), and the votes of N faces for them (N, C).
 
     Arguments and errors as for `predict_manifest`.
     """
-    if not len(rows):
+    if not len(manifest):
         raise FerVitError(
-            f"Expected faces in the {split} split of {rows.path}, but got none. "
+            f"Expected faces in the {split} split of {manifest.path}, but got none. "
             "Name another `--split`."
         )
     labels = merged_labels(model, merge)
-    return labels, rows.model_targets(labels)
+    return labels, manifest.model_targets(labels)
 
 
 def merged_labels(model: Recognizer, merge: Merge | None) -> list[str]:
@@ -213,32 +213,32 @@ def has_ambiguous(model: Recognizer, merge: Merge | None) -> bool:
 
 
 def predict_manifest(
-    model: Recognizer, rows: Manifest, split: Split, merge: Merge | None = None
+    model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
 ) -> EvaluatedFaces:
     """Predicts the faces of one split.
 
     Args:
         model: The model.
-        rows: The faces.
+        manifest: The faces.
         split: The split, for messages.
         merge: New labels of the model's; their probabilities add up. None: its labels stay.
 
     Raises:
         FerVitError: There is no face, or a label is missing or unknown.
     """
-    labels, targets = match_labels(model, rows, split, merge)
+    labels, targets = match_labels(model, manifest, split, merge)
 
     # what the manifest has
-    paths = as_objects(rows.image_names())
-    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-    targets_of_heads = rows.target_values()
+    paths = as_objects(manifest.image_names())
+    columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
+    targets_of_heads = manifest.target_values()
     # a face that was taken whole has landmarks, but a score of 0
-    has_landmarks = ~np.isnan(rows.landmarks()[:, 0, 0])
-    has_score = np.array(rows.column("score"), float) != 0
+    has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
+    has_score = np.array(manifest.column("score"), float) != 0
 
     # what the model reads
-    dataset = FaceDataset(rows, model.crop_spec)
-    batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
+    dataset = FaceDataset(manifest, model.crop_spec)
+    batches = face_batches(dataset, range(len(manifest)), FACES_PER_PASS, model.device)
     read = [model.read(batch) for batch in batches]
     probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
     if merge is not None:
@@ -255,7 +255,7 @@ def predict_manifest(
     if lacking:
         heads = [f"{head} ({len(names)})" for head, names in outputs_of(lacking).items()]
         notes.append(
-            f"{rows.path}: targets without outputs of {model.name} are not measured: "
+            f"{manifest.path}: targets without outputs of {model.name} are not measured: "
             f"{', '.join(heads)}."
         )
     return EvaluatedFaces(
@@ -265,8 +265,8 @@ def predict_manifest(
         detected=has_landmarks & has_score,
         targets=targets,
         columns=columns,
-        rows=np.arange(len(rows)),
-        picture=rows.image,
+        rows=np.arange(len(manifest)),
+        picture=manifest.image,
         facts=model.conditions,
         heads=pair_outputs(by_column, targets_of_heads),
         notes=tuple(notes),

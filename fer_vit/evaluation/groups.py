@@ -31,9 +31,9 @@ from fer_vit.geometry import Array, IntArray
 # groups of fewer faces, or persons where these are known, are counted but not compared
 MIN_GROUP = 30
 FOUND = "face found"
-LEAST_VOTES = 6  # the row of faces with this many votes, or fewer
-MOST_VOTES = 10  # the row of faces with this many votes, or more
-VOTES_NAMES = {LEAST_VOTES: f"{LEAST_VOTES} or fewer", MOST_VOTES: f"{MOST_VOTES} or more"}
+MIN_VOTES = 6  # the row of faces with this many votes, or fewer
+MAX_VOTES = 10  # the row of faces with this many votes, or more
+VOTES_NAMES = {MIN_VOTES: f"{MIN_VOTES} or fewer", MAX_VOTES: f"{MAX_VOTES} or more"}
 
 
 def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> Scores:
@@ -82,8 +82,8 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
     if votes is None:
         return {}
     counts = np.array([_count(cell) for cell in votes])  # (N,)
-    numbers = range(MOST_VOTES, LEAST_VOTES - 1, -1)
-    member = counts.clip(LEAST_VOTES, MOST_VOTES)[:, None] == np.array(numbers)  # (N, G)
+    numbers = range(MAX_VOTES, MIN_VOTES - 1, -1)
+    member = counts.clip(MIN_VOTES, MAX_VOTES)[:, None] == np.array(numbers)  # (N, G)
     hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
 
     results = {}

@@ -3,7 +3,7 @@
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
 2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
 Efron & Tibshirani (1993), expanded for few units (Hesterberg 2015, see `percentiles`); fewer than
-`LEAST_UNITS` have none. Where all faces agree, all resamples do, so shares of 0 and 1, and shares
+`MIN_UNITS` have none. Where all faces agree, all resamples do, so shares of 0 and 1, and shares
 minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
 
 Shapes: N faces, K columns, R resamples.
@@ -22,7 +22,7 @@ from fer_vit.report.estimate import Estimate
 RESAMPLES = 2000  # bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
 TAIL = 0.025  # chance beyond each bound of a 95% interval
-LEAST_UNITS = 6
+MIN_UNITS = 6
 """Fewer persons or photos have no bootstrap interval: it would contain the mean of normal values in
 49%, 74%, 87% and 92% of studies with 2, 3, 4 and 5 (`benchmarks.coverage`).
 """
@@ -143,7 +143,7 @@ def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale
 
     Where all units agree, the bounds are by Clopper and Pearson for the share of units that may
     disagree; numbers of any size have no such bounds. There is no interval for one unit, and for
-    fewer than `LEAST_UNITS` that disagree.
+    fewer than `MIN_UNITS` that disagree.
     """
     faces = int(member.sum())
     count = count_units(member, units)
@@ -158,7 +158,7 @@ def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale
         least = -1.0 if scale == "difference" else 0.0
         low = max(mean - disagree, least)
         high = min(mean + disagree, 1.0)
-    elif count < LEAST_UNITS:
+    elif count < MIN_UNITS:
         return unbounded
     return FaceEstimate(mean, low, high, faces)
 

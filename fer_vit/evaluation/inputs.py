@@ -32,19 +32,21 @@ from fer_vit.tables.read import is_table
 class Images(NamedTuple):
     """The faces of a manifest, and the model that will predict them."""
 
-    rows: Manifest
+    manifest: Manifest
     model: Recognizer
     merge: Merge | None  # of the labels of the model
 
     @property
     def paths(self) -> Objects:
         """The image of each face (N,)."""
-        return as_objects(self.rows.image_names())
+        return as_objects(self.manifest.image_names())
 
     @property
     def columns(self) -> Columns:
         """The columns by which faces can be grouped, as far as the manifest has them."""
-        return {name: as_objects(cells) for name, cells in self.rows.describing_columns().items()}
+        return {
+            name: as_objects(cells) for name, cells in self.manifest.describing_columns().items()
+        }
 
     @property
     def labels(self) -> list[str]:
@@ -59,8 +61,8 @@ class Images(NamedTuple):
     @property
     def has_truth(self) -> bool:
         """Whether a face has a label, or a target of an output of the model."""
-        targets = self.rows.target_values()
-        return self.rows.has_labels or not {*targets}.isdisjoint(self.model.outputs)
+        targets = self.manifest.target_values()
+        return self.manifest.has_labels or not {*targets}.isdisjoint(self.model.outputs)
 
 
 @dataclass(frozen=True)
@@ -89,34 +91,36 @@ class Conditions:
 
     def read(self, path: Path) -> Manifest:
         """Reads the split of a manifest, with merged labels, without faces of other classes."""
-        rows = Manifest.read(path, [self.chosen_split]).split(self.chosen_split)
+        manifest = Manifest.read(path, [self.chosen_split]).split(self.chosen_split)
         if self.merge:
-            return rows.merge_labels(self.merge)
+            return manifest.merge_labels(self.merge)
         if self.classes:
-            if not {*self.classes} & {*rows.labels}:
+            if not {*self.classes} & {*manifest.labels}:
                 raise FerVitError(
-                    f"Expected `--classes` among {', '.join(rows.labels)}, the labels of {path}, "
-                    f"but got {', '.join(self.classes)}."
+                    f"Expected `--classes` among {', '.join(manifest.labels)}, the labels of "
+                    f"{path}, but got {', '.join(self.classes)}."
                 )
-            kept = {name: name if name in self.classes else None for name in rows.labels}
-            return rows.merge_labels(kept)
-        return rows
+            merge: Merge = {}
+            for label in manifest.labels:
+                merge[label] = label if label in self.classes else None
+            return manifest.merge_labels(merge)
+        return manifest
 
     def open(
-        self, rows: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
+        self, manifest: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
     ) -> Images:
         """Loads a model that can predict a manifest, and has its labels.
 
         `network` replaces what `checkpoint` names; see `commands.find_network`.
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
-        merge = self.merge_for(model, rows)
-        match_labels(model, rows, self.chosen_split, merge)
-        return Images(rows, model, merge)
+        merge = self.merge_for(model, manifest)
+        match_labels(model, manifest, self.chosen_split, merge)
+        return Images(manifest, model, merge)
 
     def predict(self, images: Images, checkpoint: str | None) -> EvaluatedFaces:
         """Predicts a manifest; `checkpoint` is the option that names the model."""
-        faces = predict_manifest(images.model, images.rows, self.chosen_split, images.merge)
+        faces = predict_manifest(images.model, images.manifest, self.chosen_split, images.merge)
         facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
@@ -126,13 +130,13 @@ class Conditions:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts)
 
-    def alter(self, model: Recognizer, rows: Manifest) -> AlteredFaces:
+    def alter(self, model: Recognizer, manifest: Manifest) -> AlteredFaces:
         """Returns what a model reads from altered images."""
-        return read_altered(model, rows, merge=self.merge_for(model, rows))
+        return read_altered(model, manifest, merge=self.merge_for(model, manifest))
 
-    def merge_for(self, model: Recognizer, rows: Manifest) -> Merge | None:
+    def merge_for(self, model: Recognizer, manifest: Manifest) -> Merge | None:
         """Returns how a model's labels are merged; None if it has the manifest's labels."""
-        if not self.merge or model.labels == list(rows.labels):
+        if not self.merge or model.labels == list(manifest.labels):
             return None
         return self.merge
 
@@ -167,8 +171,8 @@ def open_faces(
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
-    rows = conditions.read(data)
-    return conditions.open(rows, checkpoint, network)
+    manifest = conditions.read(data)
+    return conditions.open(manifest, checkpoint, network)
 
 
 def open_other(
@@ -181,7 +185,7 @@ def open_other(
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
-    return conditions.open(faces.rows, against)
+    return conditions.open(faces.manifest, against)
 
 
 def predict_faces(

@@ -68,13 +68,13 @@ def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFa
 
 def _manifest_truth(faces: EvaluatedFaces, labels: Path, split: Split) -> Truth:
     """Reads labels and targets in a split of a manifest."""
-    rows = Manifest.read(labels, [split]).split(split)
-    votes = rows.model_targets(faces.labels)
-    outputs = rows.target_values()
+    manifest = Manifest.read(labels, [split]).split(split)
+    votes = manifest.model_targets(faces.labels)
+    outputs = manifest.target_values()
     if votes is None and not outputs:
         raise no_label(labels, split)
-    columns = {name: as_objects(cells) for name, cells in rows.describing_columns().items()}
-    return Truth(as_objects(rows.image_names()), votes, outputs, columns)
+    columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
+    return Truth(as_objects(manifest.image_names()), votes, outputs, columns)
 
 
 class Joined(NamedTuple):

@@ -37,8 +37,9 @@ def evaluate_logits(
 
     Arguments and errors as for `labelled_batches`; `manifest` may also be the path of one.
     """
-    rows = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, [split])
-    batches, targets = labelled_batches(model, rows, split, mirrored)
+    if not isinstance(manifest, Manifest):
+        manifest = Manifest.read(manifest, [split])
+    batches, targets = labelled_batches(model, manifest, split, mirrored)
     return predict_logits(model, batches), targets
 
 
@@ -57,26 +58,26 @@ def labelled_batches(
     Raises:
         FerVitError: The manifest has other labels, or no row has one.
     """
-    rows = labelled_rows(manifest, split)
-    rows.check_labels(model.labels)
-    targets = rows.targets()
-    if targets is None or not len(rows):
+    labelled = labelled_rows(manifest, split)
+    labelled.check_labels(model.labels)
+    targets = labelled.targets()
+    if targets is None or not len(labelled):
         raise FerVitError(
-            f"Expected rows with labels in the {split} split of {rows.path}. "
+            f"Expected rows with labels in the {split} split of {labelled.path}. "
             "Prepare it with labels."
         )
 
-    number = min(max_faces or len(rows), len(rows))
-    chosen = np.linspace(0, len(rows) - 1, number).round().astype(int).tolist()
-    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    batches = face_batches(dataset, chosen, FACES_PER_PASS, model.device)
-    return batches, torch.from_numpy(targets).float()[chosen]
+    num_faces = min(max_faces or len(labelled), len(labelled))
+    rows = np.linspace(0, len(labelled) - 1, num_faces).round().astype(int).tolist()
+    dataset = FaceDataset(labelled, model.crop_spec, crop_mirrored if mirrored else None)
+    batches = face_batches(dataset, rows, FACES_PER_PASS, model.device)
+    return batches, torch.from_numpy(targets).float()[rows]
 
 
 def labelled_rows(manifest: Manifest, split: Split) -> Manifest:
     """Returns the rows of a split that have a label."""
-    rows = manifest.split(split)
-    return rows.select(rows.table["label"].is_valid())
+    of_split = manifest.split(split)
+    return of_split.select(of_split.table["label"].is_valid())
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.groups import MIN_GROUP
 from fer_vit.evaluation.inference import (
-    LEAST_UNITS,
+    MIN_UNITS,
     draw_units,
     holm,
     mean_intervals,
@@ -76,7 +76,7 @@ def evaluate_heads(
 def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
     """Returns the measures of each output with intervals; `units` (N,) are persons or photos.
 
-    There is no interval for fewer than `LEAST_UNITS`.
+    There is no interval for fewer than `MIN_UNITS`.
     """
     return score_variants(head, [outputs], units)
 
@@ -84,7 +84,7 @@ def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
 def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) -> Measured:
     """Returns the measures of each output, means over variants of the same faces, with intervals.
 
-    `units` (N,) are persons or photos. There is no interval where fewer than `LEAST_UNITS` have
+    `units` (N,) are persons or photos. There is no interval where fewer than `MIN_UNITS` have
     values.
     """
     names = HEADS[head].measures
@@ -105,7 +105,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
             high = None
             if np.isfinite(means[column, index]):
                 mean = float(means[column, index])
-                if resamples is not None and count >= LEAST_UNITS:
+                if resamples is not None and count >= MIN_UNITS:
                     drawn_means = resamples[:, column, index]  # (R,)
                     low, high = np.nanpercentile(drawn_means, percentiles(count)).tolist()
             measured[output][name] = FaceEstimate(mean, low, high, faces)
@@ -185,10 +185,10 @@ def draw_weights(units: IntArray) -> Iterator[Array]:
     """Yields how often each face is drawn in bootstrap resamples of persons or photos.
 
     `units` (N,) are the person or photo of each face. The counts (R, N) come in blocks; there are
-    none for fewer than `LEAST_UNITS` persons or photos.
+    none for fewer than `MIN_UNITS` persons or photos.
     """
     count = int(units.max(initial=-1)) + 1
-    if count < LEAST_UNITS:
+    if count < MIN_UNITS:
         return
     for draws in draw_units(count):
         yield draws[:, units].astype(float)

@@ -8,7 +8,7 @@ from fer_vit.errors import printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import FOUND, MIN_GROUP
 from fer_vit.evaluation.head_sections import has_targets, head_sections
-from fer_vit.evaluation.inference import LEAST_UNITS
+from fer_vit.evaluation.inference import MIN_UNITS
 from fer_vit.evaluation.names import altered_rows, group_rows
 from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.results import (
@@ -34,7 +34,7 @@ from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.wording import counted
 
-MOST_RARE = 3  # labels of a kind that a sentence names
+MAX_RARE = 3  # labels of a kind that a sentence names
 
 VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
 CALIBRATION_TEXT = (
@@ -132,17 +132,17 @@ def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> li
         as_often = [label for label in ranking if shares[label] == shares[last]]
 
     named = []
-    for label in [*rare[:MOST_RARE], *as_often[:MOST_RARE]]:
+    for label in [*rare[:MAX_RARE], *as_often[:MAX_RARE]]:
         share = estimate_text(recalls[label], ".1%", named=True)
         named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
-    if len(rare) > MOST_RARE:
-        unnamed = counted(len(rare) - MOST_RARE, "label")
+    if len(rare) > MAX_RARE:
+        unnamed = counted(len(rare) - MAX_RARE, "label")
         lines.append(
             f"Also found less often than {last}: {unnamed} with fewer than {MIN_GROUP} faces each."
         )
-    if len(as_often) > MOST_RARE:
-        lines.append(f"Found as often as {last}: {len(as_often) - MOST_RARE:,} more.")
+    if len(as_often) > MAX_RARE:
+        lines.append(f"Found as often as {last}: {len(as_often) - MAX_RARE:,} more.")
     return lines
 
 
@@ -176,9 +176,9 @@ def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], 
     text = (
         "In brackets: 95% bootstrap intervals over persons, "
         "or over photos where persons are unknown. Fewer than "
-        f"{LEAST_UNITS} of these have none, unless all agree on a share."
+        f"{MIN_UNITS} of these have none, unless all agree on a share."
     )
-    if units < LEAST_UNITS:
+    if units < MIN_UNITS:
         text += f" Here there are {units}."
     elif units < MIN_GROUP:
         text += (

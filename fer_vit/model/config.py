@@ -142,10 +142,10 @@ def check_config(c: RegionViTConfig) -> None:
         raise FerVitError(
             f"Expected `--model.network.pool` to be one of {', '.join(POOLS)}, but got {c.pool}."
         )
-    for name, (least, most) in ARCHITECTURE_RANGES.items():
+    for name, (low, high) in ARCHITECTURE_RANGES.items():
         number = getattr(c, name)
         if number is not None:
-            check_number(f"model.network.{name}", number, least, most)
+            check_number(f"model.network.{name}", number, low, high)
     _check_width(c)
     _check_tokens(c)
     _check_stem(c)

@@ -30,7 +30,7 @@ FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
 WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels
 HEAT_SIDE = 96  # side of a heat map for the page, in pixels
 JPEG_QUALITY = 82  # of JPEG files
-MOST_OPAQUE = 220  # of 255: the strongest colour of a heat map, through which the face is seen
+MAX_OPACITY = 220  # of 255: the strongest colour of a heat map, through which the face is seen
 
 
 class Attributed(NamedTuple):
@@ -211,7 +211,7 @@ def heat_palette() -> Array:
     against_colour = np.array(ImageColor.getrgb(AGAINST_COLOUR))
     for_colour = np.array(ImageColor.getrgb(FOR_COLOUR))
     colours = np.where(value < 0, against_colour, for_colour)  # (256, 3)
-    opacity = MOST_OPAQUE * np.abs(value).clip(0, 1)
+    opacity = MAX_OPACITY * np.abs(value).clip(0, 1)
     return np.hstack([colours, opacity]).astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The average of several models."""
+"""Averages the weights of several trained models, for `export` with several checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +10,16 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import load_network
 
 
-def average_networks(names: Sequence[str]) -> RegionViT:
+def average_networks(checkpoints: Sequence[str]) -> RegionViT:
     """Averages the weights of models, for example of several seeds.
 
     This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are taken from the
     first model. The average has neither calibration nor logit adjustment. Raises FerVitError when a
     model cannot be loaded, or has another architecture, or other labels or crops.
     """
-    nets = [load_network(name) for name in names]
+    nets = [load_network(checkpoint) for checkpoint in checkpoints]
     first = nets[0]
-    for name, net in zip(names[1:], nets[1:], strict=True):
+    for checkpoint, net in zip(checkpoints[1:], nets[1:], strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
         same = {"config": net.config == first.config}
         for field in ("labels", "outputs", "align", "template", "evened"):
@@ -27,7 +27,7 @@ def average_networks(names: Sequence[str]) -> RegionViT:
         for field, equal in same.items():
             if not equal:
                 raise ModelError(
-                    f"{name} has another {field} than {names[0]}. "
+                    f"{checkpoint} has another {field} than {checkpoints[0]}. "
                     "Average models of one configuration."
                 )
 

@@ -9,8 +9,8 @@ from fer_vit.errors import TableError, short
 from fer_vit.tables.cells import SPACES
 
 PATH = "path"  # the column that every table has
-MOST_COLUMNS = 10_000
-MOST_CELLS = 100_000_000
+MAX_COLUMNS = 10_000
+MAX_CELLS = 100_000_000
 
 
 def check_regular(path: Path) -> None:
@@ -34,8 +34,8 @@ def trim_names(path: Path, cells: pa.Table) -> pa.Table:
 
 def check_table_size(path: Path, rows: int, columns: int) -> None:
     """Raises FerVitError for a table that is too large to compute with."""
-    if columns > MOST_COLUMNS or rows * columns > MOST_CELLS:
-        limit = f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells"
+    if columns > MAX_COLUMNS or rows * columns > MAX_CELLS:
+        limit = f"{MAX_COLUMNS:,} columns and {MAX_CELLS:,} cells"
         raise TableError(
             f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
             "Remove columns, or split it."

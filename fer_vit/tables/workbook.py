@@ -22,7 +22,7 @@ from fer_vit.tables.cells import (
 )
 from fer_vit.tables.layout import check_first, check_table_size
 
-MOST_BYTES = 2 << 30  # of an unpacked workbook
+MAX_BYTES = 2 << 30  # of an unpacked workbook
 
 
 def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
@@ -38,9 +38,9 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
         raise TableError(
             f"{path} is no workbook, or has a password. Save it without one, or as .csv."
         ) from error
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise TableError(
-            f"{path} has {size:,} bytes when unpacked, and the limit is {MOST_BYTES:,}. "
+            f"{path} has {size:,} bytes when unpacked, and the limit is {MAX_BYTES:,}. "
             "Save it as .csv or .parquet."
         )
     try:

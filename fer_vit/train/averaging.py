@@ -1,4 +1,4 @@
-"""Averaged weights."""
+"""The callback EMA: an exponential moving average of the weights in training."""
 
 from functools import partial
 
@@ -36,5 +36,5 @@ def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float)
     """
     if not average.is_floating_point():
         return newest
-    kept = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device
-    return torch.lerp(newest, average, kept.to(average.dtype))
+    decay_now = ((1 + count) / (10 + count)).clamp(max=decay)  # stays on the device
+    return torch.lerp(newest, average, decay_now.to(average.dtype))

@@ -78,9 +78,9 @@ class Symmetry(L.Callback):
         make_symmetric(statistics, net)
 
 
-def _check_sides(head: str, names: Sequence[str]) -> None:
+def _check_sides(head: str, outputs: Sequence[str]) -> None:
     """Raises FerVitError when mirroring a face leaves outputs of a head unknown."""
-    alone = one_sided(names)
+    alone = one_sided(outputs)
     if alone:
         raise FerVitError(
             f"A symmetric network needs outputs of both sides, but {head} has "
@@ -131,8 +131,8 @@ def mirror_channels(x: Tensor) -> Tensor:
 
 def mirror_attention(name: str, x: Tensor, net: RegionViT) -> Tensor:
     """Mirrors queries, keys and values (3 D, D) or (3 D,) one by one."""
-    parts = x.reshape(3, len(x) // 3, *x.shape[1:])
-    return swap_halves(parts, range(1, parts.ndim)).flatten(0, 1)
+    qkv = x.reshape(3, len(x) // 3, *x.shape[1:])
+    return swap_halves(qkv, range(1, qkv.ndim)).flatten(0, 1)
 
 
 def mirror_image_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:

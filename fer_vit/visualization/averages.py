@@ -108,7 +108,7 @@ class Average:
         """Returns the mean of each value of `rows` with its interval over photos and videos.
 
         All faces of a photo or video are drawn together, since they are similar. Fewer than
-        `LEAST_UNITS` photos and videos have no interval.
+        `MIN_UNITS` photos and videos have no interval.
         """
         _, units = np.unique(self.names, return_inverse=True)
         return mean_intervals(np.stack(self.rows).astype(float), units)

@@ -192,7 +192,7 @@ def test_evaluate_scores_a_table_beside_labels(
     assert wrong == others
     # Photos that can no longer be read
     (tmp_path / "p.csv").write_text((tables / "p.csv").read_text().replace("/val/", "/gone/val/"))
-    monkeypatch.setattr(cards, "MOST_CARDS", 3)
+    monkeypatch.setattr(cards, "MAX_CARDS", 3)
     run_evaluate(tmp_path / "c", tmp_path / "p.csv", "--labels", tables / "truth.csv")
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3

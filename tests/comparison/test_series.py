@@ -9,7 +9,7 @@ from scipy import stats
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.series import (
-    MOST_BINS,
+    MAX_BINS,
     Rest,
     RestInClips,
     bin_values,
@@ -123,7 +123,7 @@ def test_a_grid_needs_times_and_has_a_limit_over_all_clips() -> None:
     with pytest.raises(FerVitError, match="`grid"):
         count_bins(np.array([1e300]), 1, 1.0)
     assert count_bins(np.array([0, 10.0]), 1000, 0.5) == 21
-    with pytest.raises(FerVitError, match=f"{MOST_BINS:,}"):
+    with pytest.raises(FerVitError, match=f"{MAX_BINS:,}"):
         count_bins(np.array([0, 10.0]), 100_000, 0.5)
 
 

@@ -12,7 +12,7 @@ from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
 from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import clearness
-from fer_vit.comparison.prose import MOST_NAMES, measure_names, methods, sentences, size_text
+from fer_vit.comparison.prose import MAX_NAMES, measure_names, methods, sentences, size_text
 from fer_vit.comparison.results import Tested, compare_kind, compute_results
 from fer_vit.comparison.series import Rest, bin_values
 from fer_vit.comparison.statistics import Difference, MeansTest
@@ -518,7 +518,7 @@ def means_test(difference: Difference) -> MeansTest:
 
 @pytest.mark.parametrize("of_head", [True, False])
 def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool) -> None:
-    names = [f"{area} {number}" for area in ("brow", "mouth") for number in range(MOST_NAMES)]
+    names = [f"{area} {number}" for area in ("brow", "mouth") for number in range(MAX_NAMES)]
     kind = MeasureKind(
         title="Movements",
         phrase="",
@@ -531,7 +531,7 @@ def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool
     )
     assert measure_names(kind, names[:2]) == "brow 0, brow 1"
     listed = measure_names(kind, names[:-1])
-    numbers = ", ".join(str(number) for number in range(MOST_NAMES))
+    numbers = ", ".join(str(number) for number in range(MAX_NAMES))
     assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
     assert ("more" in listed) != of_head
 

@@ -31,7 +31,7 @@ from fer_vit.evaluation.groups import (
     group_tests,
 )
 from fer_vit.evaluation.inference import (
-    LEAST_UNITS,
+    MIN_UNITS,
     RESAMPLES,
     Scale,
     holm,
@@ -382,7 +382,7 @@ def test_fewer_than_6_persons_have_no_bootstrap_interval(
     persons = np.append(np.repeat(np.arange(units), 3), units + np.arange(further))
     (mean,) = mean_intervals(values[:, None], persons, scale)
     assert mean.mean == pytest.approx(np.nanmean(values))
-    assert (mean.low is None) == (mean.high is None) == (units < LEAST_UNITS)
+    assert (mean.low is None) == (mean.high is None) == (units < MIN_UNITS)
 
 
 @pytest.mark.parametrize("persons", [2, 5, 6])
@@ -393,14 +393,14 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
         results = score_faces(probabilities, shares, LABELS, unit, minus, votes=True)
         for name in ("accuracy", "macro F1", "UAR", "cross-entropy", *AGREEMENTS):
             assert results[name].mean is not None
-            assert (results[name].low is None) == (persons < LEAST_UNITS), name
+            assert (results[name].low is None) == (persons < MIN_UNITS), name
 
     # a line states it
     right = np.arange(8 * persons) % 3 > 0
     made = faces(right, person=[str(person) for person in unit])
     text = write_results(tmp_path / "out", {}, evaluate_faces(made, []), made)
-    assert (f"Here there are {persons}." in text) == (persons < LEAST_UNITS)
-    assert ("somewhat too narrow" in text) == (persons >= LEAST_UNITS)
+    assert (f"Here there are {persons}." in text) == (persons < MIN_UNITS)
+    assert ("somewhat too narrow" in text) == (persons >= MIN_UNITS)
 
 
 @pytest.mark.parametrize("hits", [0, 6])

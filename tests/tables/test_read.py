@@ -168,7 +168,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         archive.writestr("a", "b")
     with pytest.raises(FerVitError, match=r"zip\.xlsx is no workbook"):
         read_table(tmp_path / "zip.xlsx")
-    monkeypatch.setattr(workbook, "MOST_BYTES", 100)
+    monkeypatch.setattr(workbook, "MAX_BYTES", 100)
     with pytest.raises(FerVitError, match="when unpacked"):
         read_table(title)
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
@@ -220,8 +220,8 @@ def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
 def test_tables_without_measure_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "MOST_COLUMNS", 20)
-    monkeypatch.setattr(layout, "MOST_CELLS", 1000)
+    monkeypatch.setattr(layout, "MAX_COLUMNS", 20)
+    monkeypatch.setattr(layout, "MAX_CELLS", 1000)
     for columns, rows in ((21, 1), (10, 101)):
         frame = pd.DataFrame({f"c{index}": ["x"] * rows for index in range(columns)})
         frame.to_csv(tmp_path / "t.csv", index=False)
