@@ -15,7 +15,9 @@ from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.predict.live import is_camera, shown_name, watch
 from fer_vit.predict.outputs import check_heads
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
+from fer_vit.predict.smoothing import LIVE
 from fer_vit.report.draw import mark, probability_text
 from fer_vit.report.table import write_fields
 from fer_vit.wording import fill_docstring, format_counts
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
 
 
-@fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))
+@fill_docstring(
+    OUTPUTS=", ".join([EXPRESSION, *HEADS]), SMOOTHING=LIVE.describe(PhotoOptions.smooth)
+)
 def live(
     source: str = "0",
     *,
@@ -40,8 +44,8 @@ def live(
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
     The page shows the newest frame; frames that arrive while one is processed are skipped.
-    Expressions on the page are smoothed with a time constant of 0.25 seconds. Ctrl-C, or the button
-    on the page, ends the program.
+    Expressions on the page are smoothed by {SMOOTHING}.
+    Ctrl-C, or the button on the page, ends the program.
 
     Examples:
         fer-vit live

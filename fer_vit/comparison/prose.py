@@ -10,7 +10,7 @@ from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest, TTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.smoothing import describe_smoothing
+from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
@@ -209,7 +209,7 @@ def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
         smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
         if "version" in facts:
             seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
-            smoothing += f" ({describe_smoothing(seconds)})"
+            smoothing += f" ({RECORDED.describe(seconds)})"
         statements.append(smoothing)
     if study.rest:
         statements.append(

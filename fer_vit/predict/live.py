@@ -23,7 +23,7 @@ from fer_vit.predict.photos import Item, PhotoOptions
 from fer_vit.predict.reading import make_finder
 from fer_vit.predict.recognizer import FoundFaces, Recognizer
 from fer_vit.predict.results import FaceResults
-from fer_vit.predict.smoothing import smooth_faces
+from fer_vit.predict.smoothing import LIVE, smooth_faces
 from fer_vit.predict.video import track_faces
 
 
@@ -75,7 +75,7 @@ def recognize_frames(
         make_finder(model.crop_spec, options), frames, PhotoInfo(name), options.detect_every
     )
     classified = model.classify(_ready(items, model), [Path(name)], options.detector)
-    return smooth_faces(classified, options.smooth, causal=True)
+    return smooth_faces(classified, options.smooth, LIVE)
 
 
 def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:

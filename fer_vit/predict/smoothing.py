@@ -1,7 +1,7 @@
 """Averages over time of what a model reads from the faces of a video."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Generic, NamedTuple
@@ -29,31 +29,65 @@ class TimedFaces(NamedTuple, Generic[AnyFaces]):
     before: float | None  # the time of the frame before; None: it is the first
 
 
-def describe_smoothing(constant: str) -> str:
-    """Returns how the frames of video files are averaged, for the methods of a study.
+class Kernel(NamedTuple):
+    """How much each frame counts in an average over time.
 
-    `constant` is the time constant in seconds.
+    Attributes:
+        weigh: The weights (W,) of frames by their ages (W,), the time from a frame to the average
+            in time constants. Ages of the future are negative; none is beyond `HALF_WIDTH`.
+        causal: Whether the future counts nothing, so that frames come at once.
+        meaning: What it is, before the time constant, for the methods of a study and the help.
     """
-    return f"a Gaussian over time with a standard deviation of {constant} s"
+
+    weigh: Callable[[Array], Array]
+    causal: bool
+    meaning: str
+
+    def describe(self, constant: float | str) -> str:
+        """Returns what the average is, with its time constant in seconds."""
+        return f"{self.meaning} {constant} s"
+
+
+def gaussian(ages: Array) -> Array:
+    """Weights without a shift in time; the time constant is the standard deviation."""
+    return np.asarray(np.exp(-0.5 * ages**2))
+
+
+def exponential(ages: Array) -> Array:
+    """Weights of the past; the time constant is the mean age."""
+    return np.asarray(np.exp(-ages))
+
+
+RECORDED = Kernel(
+    gaussian,
+    causal=False,
+    meaning="a Gaussian over time with a standard deviation of",
+)
+"""The average of video files: frames come half a window later."""
+LIVE = Kernel(
+    exponential,
+    causal=True,
+    meaning="an exponential average of the past with a time constant of",
+)
+"""The average of live video."""
 
 
 def smooth_faces(
-    batches: Iterable[AnyFaces], constant: float, causal: bool = False
+    batches: Iterable[AnyFaces], constant: float, kernel: Kernel = RECORDED
 ) -> Iterator[AnyFaces]:
     """Yields each photo unchanged, and each frame with averages over time, in order.
 
     Averages are of log-probabilities, of the outputs of further heads, and of the directions of a
-    pose. They are Gaussian, without a shift in time, so frames come half a window later. If
-    `causal`, for live video, they are exponential over the past, and frames come at once. They are
-    over time, not over frames: where a clip has twice as many frames a second, each counts half.
+    pose. They are over time, not over frames: where a clip has twice as many frames a second, each
+    counts half.
 
     Args:
         batches: Classified photos and frames, in order.
         constant: The time constant in seconds; 0: no average.
-        causal: Whether the future counts nothing.
+        kernel: How much frames around a time count.
     """
     for _, frames in groupby(_each_photo(batches), lambda faces: faces.infos[0].index):
-        yield from _smooth_video(frames, constant, causal)
+        yield from _smooth_video(frames, constant, kernel)
 
 
 def _each_photo(batches: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
@@ -62,7 +96,9 @@ def _each_photo(batches: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
             yield faces.of_photo(index)
 
 
-def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> Iterator[AnyFaces]:
+def _smooth_video(
+    frames: Iterable[AnyFaces], constant: float, kernel: Kernel
+) -> Iterator[AnyFaces]:
     """Yields each frame of a video with averages over time, and photos unchanged.
 
     The first frames of the window were yielded, and stay for the averages of later ones.
@@ -75,7 +111,7 @@ def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> 
         seconds = faces.infos[0].seconds
         if seconds is None:  # a photo, or the end of a damaged video
             for timed in list(window)[num_yielded:]:
-                yield _smooth_frame(timed, window, constant, causal)
+                yield _smooth_frame(timed, window, constant, kernel)
             window.clear()
             num_yielded = 0
             before = None
@@ -86,22 +122,22 @@ def _smooth_video(frames: Iterable[AnyFaces], constant: float, causal: bool) -> 
         before = seconds
         while num_yielded < len(window):
             timed = window[num_yielded]
-            if not causal and seconds - timed.seconds <= half_width:
+            if not kernel.causal and seconds - timed.seconds <= half_width:
                 break  # frames that it is averaged with may follow
-            yield _smooth_frame(timed, window, constant, causal)
+            yield _smooth_frame(timed, window, constant, kernel)
             num_yielded += 1
         while num_yielded and seconds - window[0].seconds > 2 * half_width:
             window.popleft()
             num_yielded -= 1
     for timed in list(window)[num_yielded:]:
-        yield _smooth_frame(timed, window, constant, causal)
+        yield _smooth_frame(timed, window, constant, kernel)
 
 
 def _smooth_frame(
     timed: TimedFaces[AnyFaces],
     window: Iterable[TimedFaces[AnyFaces]],
     constant: float,
-    causal: bool,
+    kernel: Kernel,
 ) -> AnyFaces:
     """Returns the faces of a frame with the averages over the frames around it."""
     seconds = timed.seconds
@@ -113,7 +149,7 @@ def _smooth_frame(
         if abs(seconds - frame.seconds) <= HALF_WIDTH * constant:
             after = frames[index + 1].seconds if index + 1 < len(frames) else None
             near.append(frame)
-            lengths.append(_frame_length(frame, after, constant, causal))
+            lengths.append(_frame_length(frame, after, constant, kernel.causal))
 
     # of all W faces in these frames
     counts = [len(frame.faces) for frame in near]
@@ -127,8 +163,7 @@ def _smooth_frame(
     smoothed_outputs = np.empty_like(faces.outputs)
     for row, track in enumerate(faces.track):
         same = tracks == track
-        times = ages[same] / max(constant, 1e-9)
-        weights = np.exp(-times if causal else -0.5 * times**2) * durations[same]
+        weights = kernel.weigh(ages[same] / max(constant, 1e-9)) * durations[same]
         weights /= weights.sum()
         logs = np.log(np.maximum(probabilities[same], MIN_PROBABILITY))
         average = np.exp(weights @ logs)  # (C,)

@@ -21,7 +21,7 @@ from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
 from fer_vit.predict.people import Episode
-from fer_vit.predict.smoothing import describe_smoothing
+from fer_vit.predict.smoothing import RECORDED
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -462,7 +462,7 @@ def test_methods_describe_the_smoothing_of_clips(tmp_path: Path) -> None:
     compared = study(table, tmp_path)
     results = compute_results(compared)
     recorded = methods({"version": "0.1", "smooth": "0.4"}, compared, results)
-    assert describe_smoothing("0.4") in recorded[0]
+    assert RECORDED.describe("0.4") in recorded[0]
 
 
 @pytest.mark.parametrize(("second", "direction"), [("film", "higher"), ("early", "lower")])

@@ -8,10 +8,11 @@ import pytest
 
 from fer_vit.faces import Faces, PhotoInfo, no_faces
 from fer_vit.geometry import Array
-from fer_vit.predict.smoothing import smooth_faces
+from fer_vit.predict.smoothing import LIVE, RECORDED, Kernel, smooth_faces
 from tests.helpers.faces import make_faces
 
 LABELS = ("neutral", "happiness", "sadness")
+KERNELS = (RECORDED, LIVE)
 
 
 def clip(
@@ -80,8 +81,10 @@ def uneven() -> tuple[list[float], Array, list[int]]:
     return times, rng.dirichlet([0.5] * 3, 80).clip(1e-5), rng.integers(0, 2, 80).tolist()
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, list[int]]) -> None:
+@pytest.mark.parametrize("kernel", KERNELS, ids=["recorded", "live"])
+def test_smoothing_equals_loops(
+    kernel: Kernel, uneven: tuple[list[float], Array, list[int]]
+) -> None:
     times, values, tracks = uneven
     given = 0
 
@@ -91,29 +94,29 @@ def test_smoothing_equals_loops(causal: bool, uneven: tuple[list[float], Array, 
             yield frame
 
     smoothed_frames = []
-    for number, faces in enumerate(smooth_faces(frames(), 0.3, causal)):
+    for number, faces in enumerate(smooth_faces(frames(), 0.3, kernel)):
         assert faces.infos[0].frame == number
-        assert given == number or not causal  # no delay
+        assert given == number or not kernel.causal  # no delay
         smoothed_frames.append(faces)
     assert np.array_equal(
         np.concatenate([faces.probabilities for faces in smoothed_frames]), values
     )
-    expected = smooth_by_loops(times, values, tracks, 0.3, causal)
+    expected = smooth_by_loops(times, values, tracks, 0.3, kernel.causal)
     smoothed = np.concatenate([faces.smoothed for faces in smoothed_frames])
     assert np.allclose(smoothed, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("rate", [2.0, 25.0])  # frames a second
-@pytest.mark.parametrize("causal", [False, True])
-def test_frames_of_a_constant_rate_count_equally(rate: float, causal: bool) -> None:
+@pytest.mark.parametrize("kernel", KERNELS, ids=["recorded", "live"])
+def test_frames_of_a_constant_rate_count_equally(rate: float, kernel: Kernel) -> None:
     values = np.random.default_rng(0).dirichlet([0.5] * 3, 40).clip(1e-5)
     times = np.arange(40) / rate
-    smoothed = smooth_faces(clip(times.tolist(), values, [0] * 40), 0.3, causal)
+    smoothed = smooth_faces(clip(times.tolist(), values, [0] * 40), 0.3, kernel)
     given = np.concatenate([faces.smoothed for faces in smoothed])
 
     age = (times[:, None] - times) / 0.3
-    weights = np.exp(-age if causal else -0.5 * age**2) * (np.abs(age) <= 3)
-    if causal:
+    weights = np.exp(-age if kernel.causal else -0.5 * age**2) * (np.abs(age) <= 3)
+    if kernel.causal:
         weights *= age >= 0
     powers = np.exp(weights @ np.log(values) / weights.sum(1, keepdims=True))
     assert given == pytest.approx(powers / powers.sum(1, keepdims=True), abs=1e-9)
@@ -147,8 +150,8 @@ def test_smoothing_is_over_time_where_the_frame_rate_changes() -> None:
 
 def test_frames_of_one_time_are_averaged() -> None:
     values = np.array([[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])
-    for causal in (False, True):
-        *_, last = smooth_faces(clip([1.0, 1.0, 1.0], values, [0] * 3), 0.2, causal)
+    for kernel in KERNELS:
+        *_, last = smooth_faces(clip([1.0, 1.0, 1.0], values, [0] * 3), 0.2, kernel)
         powers = np.exp(np.log(values).mean(0))
         assert last.smoothed[0] == pytest.approx(powers / powers.sum())
 
@@ -174,15 +177,15 @@ def test_photos_and_other_videos_stay_apart() -> None:
     assert labels == ["happiness", "happiness", None, "sadness", "happiness"]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_labels_that_are_excluded_stay_at_zero(causal: bool) -> None:
+@pytest.mark.parametrize("kernel", KERNELS, ids=["recorded", "live"])
+def test_labels_that_are_excluded_stay_at_zero(kernel: Kernel) -> None:
     """`classes` sets their probability to 0; others of 0 in one frame alone count as 1e-6."""
     values = np.array([[0.7, 0.3, 0], [1, 0, 0], [0.6, 0.4, 0]])
-    smoothed_frames = list(smooth_faces(clip([0.0, 0.1, 0.2], values, [0, 0, 0]), 0.2, causal))
+    smoothed_frames = list(smooth_faces(clip([0.0, 0.1, 0.2], values, [0, 0, 0]), 0.2, kernel))
     smoothed = np.concatenate([faces.smoothed for faces in smoothed_frames])
     assert (smoothed[:, 2] == 0).all()
     assert (smoothed[:, :2] > 0).all()
-    expected = smooth_by_loops([0.0, 0.1, 0.2], values.clip(1e-6), [0, 0, 0], 0.2, causal)
+    expected = smooth_by_loops([0.0, 0.1, 0.2], values.clip(1e-6), [0, 0, 0], 0.2, kernel.causal)
     possible = expected[:, :2] / expected[:, :2].sum(1, keepdims=True)
     assert smoothed[:, :2] == pytest.approx(possible)
 
