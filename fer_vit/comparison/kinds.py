@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fer_vit.comparison.averages import average, average_directions, find_directions
+from fer_vit.comparison.averages import average, average_directions
 from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column, values_near
+from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
 from fer_vit.tables.cells import is_missing
 
 CHANGE_TITLE = "Change of the probability from rest"
@@ -135,22 +135,9 @@ def read_heads(faces: EvaluatedFaces, resting: RestInClips | None) -> dict[str, 
         for name in names:
             values = faces.columns[target_column(head, name)].astype(float)
             if resting:
-                values = _output_change(values, HEADS[head].period, resting)
+                values = resting.change_output(values, HEADS[head].period)
             heads[head][name] = values
     return heads
-
-
-def _output_change(values: Array, period: float | None, resting: RestInClips) -> Array:
-    """Returns the change of an output (N,), perhaps with a period, from rest."""
-    if period is None:
-        return resting.change(values[:, None])[:, 0]
-    in_clip = resting.in_clip
-    clip = resting.clip[in_clip]
-    directions = find_directions(values[in_clip], clip, resting.num_clips, period)  # (clips,)
-    near = np.full(len(values), np.nan)
-    near[in_clip] = values_near(values[in_clip], directions[clip], period)
-    changes = resting.change(near[:, None])[:, 0]
-    return values_near(changes, np.zeros(len(changes)), period)
 
 
 def head_kinds(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.averages import average
+from fer_vit.comparison.averages import average, find_directions
 from fer_vit.comparison.statistics import (
     MIN_PERSONS,
     PersonEstimate,
@@ -16,6 +16,7 @@ from fer_vit.comparison.statistics import (
 )
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import values_near
 
 BIN_TOLERANCE = 1e-6
 """A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
@@ -87,6 +88,21 @@ class RestInClips(NamedTuple):
         changes = np.full(values.shape, np.nan)
         changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]
         return changes
+
+    def change_output(self, values: Array, period: float | None) -> Array:
+        """Subtracts from an output (N,), perhaps with a period, its mean as `change` does.
+
+        Near the mean direction of their clip, 179 and -179 degrees are 2 apart.
+        """
+        if period is None:
+            return self.change(values[:, None])[:, 0]
+        in_clip = self.in_clip
+        clip = self.clip[in_clip]
+        directions = find_directions(values[in_clip], clip, self.num_clips, period)  # (clips,)
+        near = np.full(len(values), np.nan)
+        near[in_clip] = values_near(values[in_clip], directions[clip], period)
+        changes = self.change(near[:, None])[:, 0]
+        return values_near(changes, np.zeros(len(changes)), period)
 
 
 def count_bins(seconds: Array, clips: int, step: float) -> int:
