@@ -4,8 +4,6 @@ A face is drawn in its own frame, without roll: origin at the upper left, length
 the image's side. Side -1 is the person's right (the smaller x), side 1 the left.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import cv2
@@ -28,7 +26,6 @@ from fer_vit.sources.movements import (
 )
 
 Point = tuple[float, float]
-Fill = Callable[[Array, ArrayLike], None]
 
 # colours, RGB from 0 to 255
 SKINS = np.array(
@@ -96,19 +93,19 @@ def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False
     else:
         full = expression_values(expression)  # (10,)
         values = look["intensity"] * full + rng.uniform(-JITTER, JITTER, full.shape)
-    moved = Parameters._make(values.tolist())
+    movements = Parameters._make(values.tolist())
 
     # the drawing, at twice the size
     canvas = np.empty((2 * size, 2 * size, 3), np.uint8)
     canvas[:] = background
     frame = move(1, look["roll"], look["scale"], look["shift_x"], look["shift_y"]) * size
-    fill = partial(_fill, canvas, 2 * frame)
-    _head(fill, look, skin, hair)
-    right_eye = _eye(fill, look, moved, -1, skin, iris)
-    left_eye = _eye(fill, look, moved, 1, skin, iris)
-    _brows(fill, look, moved, np.minimum(hair, skin) * 0.5)
-    nose = _nose(fill, look, moved, skin)
-    right_corner, left_corner = _mouth(fill, look, moved, skin)
+    face = CartoonFace(canvas, 2 * frame, look, movements, skin, hair, iris)
+    face.draw_head()
+    right_eye = face.draw_eye(-1)
+    left_eye = face.draw_eye(1)
+    face.draw_brows()
+    nose = face.draw_nose()
+    right_corner, left_corner = face.draw_mouth()
     landmarks = apply(frame, [right_eye, left_eye, nose, right_corner, left_corner])
 
     # the light
@@ -120,18 +117,7 @@ def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False
     noise = look["noise"] * rng.standard_normal((size, size, 1))
     pixels = (image * light[..., None] + noise).round().clip(0, 255).astype(np.uint8)
     lit = np.broadcast_to(pixels, (size, size, 3)).copy()
-    return Drawing(lit, landmarks, draw_targets(look, moved))
-
-
-def _fill(canvas: Image, to_canvas: Array, outline: Array, colour: ArrayLike) -> None:
-    """Fills a polygon with the outline (P, 2) in the face's frame.
-
-    Everything is drawn by polygons: only they look the same in all sizes.
-    """
-    # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a pixel.
-    points = apply(to_canvas, outline) - 0.5
-    sixteenths = (points * 16).round().astype(np.int32)
-    cv2.fillPoly(canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
+    return Drawing(lit, landmarks, draw_targets(look, movements))
 
 
 def _oval(
@@ -167,108 +153,143 @@ def _blend(colour: Array, towards: Array, share: float) -> Array:
     return colour + min(max(share, 0.0), 1.0) * (towards - colour)
 
 
-def _head(fill: Fill, look: Appearance, skin: Array, hair: Array) -> None:
-    x = 0.5 - look["yaw"]
-    ears_y = 0.47
-    width = look["head_width"]
+class CartoonFace(NamedTuple):
+    """A face that is drawn part by part, from the back to the front.
 
-    volume = _oval(x, ears_y, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6)
-    fill(volume, hair * 0.8)
-    neck = _oval(x, 1.1, 0.2, 0.3)
-    fill(neck, skin * 0.75)
-    for side in (-1, 1):
-        ear = _oval(x + side * width, 0.5, 0.045, 0.08)
-        fill(ear, skin * 0.88)
-    face = _oval(x, ears_y, width, 0.48, look["chin"] - ears_y, look["jaw"])
-    fill(face, skin)
-    for side in (-1, 1):
-        cheek = _oval(x + side * 0.25, 0.63, 0.07, 0.045)
-        fill(cheek, _blend(skin, LIP, look["blush"]))
+    Lengths are fractions of the image's side; colours are RGB from 0 to 255.
+    """
 
-    crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
-    hairline = look["hairline"] + look["fringe"] * np.abs(STROKE - look["parting"])
-    hairline += (0.4 - hairline) * STROKE**6  # down to the temples
-    fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
+    canvas: Image  # on which it is drawn
+    to_canvas: Array  # matrix (2, 3) from the face's frame to pixels
+    look: Appearance
+    movements: Parameters
+    skin: Array  # colours (3,)
+    hair: Array
+    iris: Array
 
+    def fill(self, outline: Array, colour: ArrayLike) -> None:
+        """Fills a polygon with the outline (P, 2) in the face's frame.
 
-def _eye(
-    fill: Fill, look: Appearance, moved: Parameters, side: int, skin: Array, iris: Array
-) -> Point:
-    x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
-    y = TEMPLATE[0][1]
-    width = look["eye_width"]
-    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
-    shape = _oval(x, y, width, height)
-    fill(shape, WHITE)
+        Everything is drawn by polygons: only they look the same in all sizes.
+        """
+        # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a
+        # pixel.
+        points = apply(self.to_canvas, outline) - 0.5
+        sixteenths = (points * 16).round().astype(np.int32)
+        cv2.fillPoly(self.canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
 
-    pupil = 0.55 * look["iris"]
-    for radius, colour in ((look["iris"], iris), (pupil, DARK * 0.4)):
-        disc = _oval(x + look["gaze"], y, radius, radius)
-        lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
-        disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
-        fill(disc, colour)
-    reflection = _oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007)
-    fill(reflection, WHITE)
+    def draw_head(self) -> None:
+        """Draws hair, neck, ears, face and cheeks."""
+        look = self.look
+        skin = self.skin
+        hair = self.hair
+        x = 0.5 - look["yaw"]
+        ears_y = 0.47
+        width = look["head_width"]
 
-    upper_lid = shape[24:]
-    lower_lid = shape[:25]
-    fill(_stroke(upper_lid[:, 0], upper_lid[:, 1], 0.020), skin * 0.25)
-    fill(_stroke(lower_lid[:, 0], lower_lid[:, 1], 0.008), skin * 0.6)
-    return x, y
+        volume = _oval(x, ears_y, width * look["hair_volume"], 0.53, look["hair_length"], power=2.6)
+        self.fill(volume, hair * 0.8)
+        neck = _oval(x, 1.1, 0.2, 0.3)
+        self.fill(neck, skin * 0.75)
+        for side in (-1, 1):
+            ear = _oval(x + side * width, 0.5, 0.045, 0.08)
+            self.fill(ear, skin * 0.88)
+        face = _oval(x, ears_y, width, 0.48, look["chin"] - ears_y, look["jaw"])
+        self.fill(face, skin)
+        for side in (-1, 1):
+            cheek = _oval(x + side * 0.25, 0.63, 0.07, 0.045)
+            self.fill(cheek, _blend(skin, LIP, look["blush"]))
 
+        crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
+        hairline = look["hairline"] + look["fringe"] * np.abs(STROKE - look["parting"])
+        hairline += (0.4 - hairline) * STROKE**6  # down to the temples
+        self.fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
 
-def _brows(fill: Fill, look: Appearance, moved: Parameters, colour: Array) -> None:
-    x = 0.5 + 0.8 * look["yaw"]
-    # STROKE runs from the inner end to the outer.
-    away = (
-        look["eye_x"]
-        + 0.008
-        + look["brow_length"] * STROKE
-        - 0.009 * moved.brow_squeeze * (1 - STROKE)
-    )
-    middle = look["brow_y"] - BROW_RISE * moved.brow_raise
-    y = middle - 0.032 * moved.brow_slope * STROKE - look["brow_arch"] * (1 - STROKE**2)
-    for side in (-1, 1):
-        fill(_stroke(x + side * away, y, look["brow_width"]), colour)
+    def draw_eye(self, side: int) -> Point:
+        """Draws an eye, and returns its centre."""
+        look = self.look
+        x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
+        y = TEMPLATE[0][1]
+        width = look["eye_width"]
+        height = look["eye_height"] * (1 + EYE_OPENING * self.movements.eye_opening)
+        shape = _oval(x, y, width, height)
+        self.fill(shape, WHITE)
 
+        pupil = 0.55 * look["iris"]
+        for radius, colour in ((look["iris"], self.iris), (pupil, DARK * 0.4)):
+            disc = _oval(x + look["gaze"], y, radius, radius)
+            lid = height * np.sqrt(1 - ((disc[:, 0] - x) / width) ** 2)
+            disc[:, 1] = disc[:, 1].clip(y - lid, y + lid)  # the lids cover part of the iris
+            self.fill(disc, colour)
+        reflection = _oval(x + look["gaze"] - 0.009, y - 0.010, 0.007, 0.007)
+        self.fill(reflection, WHITE)
 
-def _nose(fill: Fill, look: Appearance, moved: Parameters, skin: Array) -> Point:
-    x = 0.5 + 1.4 * look["yaw"]
-    y = look["nose_y"]
-    wrinkle = moved.nose_wrinkle
-    tip = _oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03)
-    fill(tip, _blend(skin, WHITE, 0.15))
+        upper_lid = shape[24:]
+        lower_lid = shape[:25]
+        self.fill(_stroke(upper_lid[:, 0], upper_lid[:, 1], 0.020), self.skin * 0.25)
+        self.fill(_stroke(lower_lid[:, 0], lower_lid[:, 1], 0.008), self.skin * 0.6)
+        return x, y
 
-    wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * STROKE
-    wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * STROKE**4
-    fill(_stroke(wings_x, wings_y, 0.014), skin * 0.55)
+    def draw_brows(self) -> None:
+        """Draws both brows."""
+        look = self.look
+        movements = self.movements
+        colour = np.minimum(self.hair, self.skin) * 0.5
+        x = 0.5 + 0.8 * look["yaw"]
+        # STROKE runs from the inner end to the outer.
+        away = (
+            look["eye_x"]
+            + 0.008
+            + look["brow_length"] * STROKE
+            - 0.009 * movements.brow_squeeze * (1 - STROKE)
+        )
+        middle = look["brow_y"] - BROW_RISE * movements.brow_raise
+        y = middle - 0.032 * movements.brow_slope * STROKE - look["brow_arch"] * (1 - STROKE**2)
+        for side in (-1, 1):
+            self.fill(_stroke(x + side * away, y, look["brow_width"]), colour)
 
-    shade = _blend(skin, skin * 0.35, wrinkle)
-    for side in (-1, 1):
-        for start in (-0.115, -0.080):  # two folds beside the bridge
-            fold_x = x + side * (0.040 + 0.028 * STROKE)
-            fold_y = y + start + 0.016 * STROKE**2
-            fill(_stroke(fold_x, fold_y, 0.012), shade)
-        # from the wing down to the mouth
-        fold_x = x + side * (0.082 + 0.028 * STROKE - 0.012 * STROKE**2)
-        fold_y = y + 0.010 + 0.045 * STROKE
-        fill(_stroke(fold_x, fold_y, 0.014), shade)
-    return x, y
+    def draw_nose(self) -> Point:
+        """Draws the nose with its folds, and returns its tip."""
+        look = self.look
+        skin = self.skin
+        x = 0.5 + 1.4 * look["yaw"]
+        y = look["nose_y"]
+        wrinkle = self.movements.nose_wrinkle
+        tip = _oval(x, y - 0.005, 0.6 * look["nose_width"], 0.03)
+        self.fill(tip, _blend(skin, WHITE, 0.15))
 
+        wings_x = x + (look["nose_width"] + 0.008 * wrinkle) * STROKE
+        wings_y = y + 0.022 - (0.022 + 0.012 * wrinkle) * STROKE**4
+        self.fill(_stroke(wings_x, wings_y, 0.014), skin * 0.55)
 
-def _mouth(fill: Fill, look: Appearance, moved: Parameters, skin: Array) -> tuple[Point, Point]:
-    t = -COS[:25]  # from the right corner, -1, to the left
-    bow = SIN[:25]  # 0 at the corners, 1 in the middle
-    x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * moved.mouth_width) * t
-    line = look["mouth_y"] + 0.070 * moved.mouth_curve * (0.5 - t**2)
-    line -= 0.075 * moved.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
-    opening = max(moved.mouth_opening, 0.0)
-    sneer = max(moved.mouth_sneer, 0.0)
-    upper = line - (0.003 + OPENED_LIPS[0] * opening + SNEERING_LIPS[0] * sneer) * bow
-    lower = line + (0.003 + OPENED_LIPS[1] * opening + SNEERING_LIPS[1] * sneer) * bow
-    for edge in (upper, lower):
-        fill(_stroke(x, edge, look["lip"]), _blend(skin * 0.75, LIP, 0.6))
-    fill(_between(x, upper, x, lower), DARK)
-    if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
-        fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
-    return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))
+        shade = _blend(skin, skin * 0.35, wrinkle)
+        for side in (-1, 1):
+            for start in (-0.115, -0.080):  # two folds beside the bridge
+                fold_x = x + side * (0.040 + 0.028 * STROKE)
+                fold_y = y + start + 0.016 * STROKE**2
+                self.fill(_stroke(fold_x, fold_y, 0.012), shade)
+            # from the wing down to the mouth
+            fold_x = x + side * (0.082 + 0.028 * STROKE - 0.012 * STROKE**2)
+            fold_y = y + 0.010 + 0.045 * STROKE
+            self.fill(_stroke(fold_x, fold_y, 0.014), shade)
+        return x, y
+
+    def draw_mouth(self) -> tuple[Point, Point]:
+        """Draws the mouth, and returns its right and left corner."""
+        look = self.look
+        movements = self.movements
+        t = -COS[:25]  # from the right corner, -1, to the left
+        bow = SIN[:25]  # 0 at the corners, 1 in the middle
+        x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * movements.mouth_width) * t
+        line = look["mouth_y"] + 0.070 * movements.mouth_curve * (0.5 - t**2)
+        line -= 0.075 * movements.mouth_asymmetry * np.maximum(t * np.sign(look["side"]), 0) ** 2
+        opening = max(movements.mouth_opening, 0.0)
+        sneer = max(movements.mouth_sneer, 0.0)
+        upper = line - (0.003 + OPENED_LIPS[0] * opening + SNEERING_LIPS[0] * sneer) * bow
+        lower = line + (0.003 + OPENED_LIPS[1] * opening + SNEERING_LIPS[1] * sneer) * bow
+        for edge in (upper, lower):
+            self.fill(_stroke(x, edge, look["lip"]), _blend(self.skin * 0.75, LIP, 0.6))
+        self.fill(_between(x, upper, x, lower), DARK)
+        if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
+            self.fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
+        return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))

@@ -35,7 +35,7 @@ class Parameters(NamedTuple):
     mouth_sneer: float = 0.0  # upper lip up, teeth bare
 
 
-TABLE = {
+EXPRESSION_MOVEMENTS = {
     # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground
     # truth sharp.
     "neutral": Parameters(),
@@ -150,7 +150,7 @@ DRAWN_OUTPUTS = {
 }
 
 
-def draw_targets(look: Appearance, moved: Parameters) -> dict[str, float]:
+def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
     """Returns the targets of a drawn face by column.
 
     They are the parameters of the drawing, as a picture shows them.
@@ -159,7 +159,7 @@ def draw_targets(look: Appearance, moved: Parameters) -> dict[str, float]:
     Valence is the curve of the mouth, less the sneer. Arousal is the mean of opened eyes and mouth,
     from -1 for neutral ones.
     """
-    moved = shown_movements(look, moved)
+    movements = shown_movements(look, movements)
     corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
     sources = {
         # the parameter, and the end of its range
@@ -175,16 +175,16 @@ def draw_targets(look: Appearance, moved: Parameters) -> dict[str, float]:
     }
     targets = {target_column("movements", name): 0.0 for name in DRAWN_MOVEMENTS}
     for name, (parameter, end) in sources.items():
-        intensity = getattr(moved, parameter) / MOVEMENT_RANGES[parameter][end]
+        intensity = getattr(movements, parameter) / MOVEMENT_RANGES[parameter][end]
         targets[target_column("movements", name)] = float(np.clip(intensity, 0, 1))
     targets["yaw"] = YAW_DEGREES * look["yaw"]
     targets["roll"] = look["roll"]
-    targets["valence"] = float(np.clip(moved.mouth_curve - moved.mouth_sneer, -1, 1))
-    targets["arousal"] = float(np.clip(moved.eye_opening + moved.mouth_opening - 1, -1, 1))
+    targets["valence"] = float(np.clip(movements.mouth_curve - movements.mouth_sneer, -1, 1))
+    targets["arousal"] = float(np.clip(movements.eye_opening + movements.mouth_opening - 1, -1, 1))
     return targets
 
 
-def shown_movements(look: Appearance, moved: Parameters) -> Parameters:
+def shown_movements(look: Appearance, movements: Parameters) -> Parameters:
     """Returns the movements that a picture shows.
 
     It does not show how high the brows of a person are at rest, and how open the eyes: both are
@@ -194,11 +194,11 @@ def shown_movements(look: Appearance, moved: Parameters) -> Parameters:
     usual_y = float(np.mean(LOOKS["brow_y"]))
     usual_height = float(np.mean(LOOKS["eye_height"]))
     higher = (usual_y - look["brow_y"]) / BROW_RISE
-    height = look["eye_height"] * (1 + EYE_OPENING * moved.eye_opening)
-    gap = sum(OPENED_LIPS) * max(moved.mouth_opening, 0.0)
-    gap += sum(SNEERING_LIPS) * max(moved.mouth_sneer, 0.0)
-    return moved._replace(
-        brow_raise=moved.brow_raise + higher,
+    height = look["eye_height"] * (1 + EYE_OPENING * movements.eye_opening)
+    gap = sum(OPENED_LIPS) * max(movements.mouth_opening, 0.0)
+    gap += sum(SNEERING_LIPS) * max(movements.mouth_sneer, 0.0)
+    return movements._replace(
+        brow_raise=movements.brow_raise + higher,
         eye_opening=(height / usual_height - 1) / EYE_OPENING,
         mouth_opening=gap / sum(OPENED_LIPS),
     )
@@ -206,8 +206,9 @@ def shown_movements(look: Appearance, moved: Parameters) -> Parameters:
 
 def expression_values(expression: str) -> Array:
     """Returns the movements of an expression (10,), in the order of `Parameters`."""
-    if expression not in TABLE:
+    if expression not in EXPRESSION_MOVEMENTS:
         raise FerVitError(
-            f"Expected one of the expressions {', '.join(TABLE)}, but got `{expression}`."
+            f"Expected one of the expressions {', '.join(EXPRESSION_MOVEMENTS)}, but got "
+            f"`{expression}`."
         )
-    return np.array(TABLE[expression])
+    return np.array(EXPRESSION_MOVEMENTS[expression])

@@ -121,7 +121,7 @@ def test_the_largest_movements_stay_inside_their_regions(
     names = [name for name in REGIONS if name.endswith(feature)]
     still = draw_face("neutral", 3, 96)
     moved = movements.Parameters(**{movement: movements.MOVEMENT_RANGES[movement][end]})
-    monkeypatch.setitem(movements.TABLE, "neutral", moved)
+    monkeypatch.setitem(movements.EXPRESSION_MOVEMENTS, "neutral", moved)
     face = draw_face("neutral", 3, 96)
     change = np.abs(face[0].astype(int) - still[0]).max(2)
     for landmarks in (face[1], still[1]):

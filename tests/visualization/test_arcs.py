@@ -16,7 +16,7 @@ from fer_vit.geometry import Array
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.sources.movements import TABLE, Parameters
+from fer_vit.sources.movements import EXPRESSION_MOVEMENTS, Parameters
 from tests.helpers.training import Faces, Schedule, train_on_faces
 
 pytestmark = pytest.mark.slow  # three models are trained
@@ -45,7 +45,7 @@ def movements() -> Iterator[None]:
             nose = face >> 1 & 1
             mouth = face >> 2 & 1
             patch.setitem(
-                TABLE,
+                EXPRESSION_MOVEMENTS,
                 str(face),
                 Parameters(1.6 * brow - 0.6, nose_wrinkle=nose, mouth_curve=2 * mouth - 1),
             )
