@@ -218,19 +218,19 @@ class Faces(Sequence["Face"]):
         """Returns the face in a row, which is at least 0."""
         return Face(self, row)
 
-    def take(self, rows: IntArray) -> Self:
-        """Returns the faces in some rows, with the photos that contain them."""
-        kept = np.unique(self.photo[rows])
-        infos = tuple(self.infos[index] for index in kept.tolist())
-        return self._select(rows, infos, np.searchsorted(kept, self.photo[rows]))
+    def take(self, indices: IntArray) -> Self:
+        """Returns the faces with some indices (n,), with the photos that contain them."""
+        photos = np.unique(self.photo[indices])
+        infos = tuple(self.infos[index] for index in photos.tolist())
+        return self._select(indices, infos, np.searchsorted(photos, self.photo[indices]))
 
     def of_photo(self, index: int) -> Self:
         """Returns the faces of a photo, none or more, with the photo."""
-        rows = np.flatnonzero(self.photo == index)
-        return self._select(rows, (self.infos[index],), np.zeros(len(rows), np.int64))
+        indices = np.flatnonzero(self.photo == index)
+        return self._select(indices, (self.infos[index],), np.zeros(len(indices), np.int64))
 
-    def _select(self, rows: IntArray, infos: tuple[PhotoInfo, ...], photo: IntArray) -> Self:
-        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS}
+    def _select(self, indices: IntArray, infos: tuple[PhotoInfo, ...], photo: IntArray) -> Self:
+        columns: dict[str, Any] = {name: getattr(self, name)[indices] for name in ARRAYS}
         columns["photo"] = photo
         return replace(self, infos=infos, **columns)
 
@@ -279,7 +279,7 @@ class Faces(Sequence["Face"]):
     @property
     def label(self) -> Objects:
         """The most probable expression of each face (N,); None if it is not classified."""
-        return self._largest(self.probabilities)
+        return self._most_probable(self.probabilities)
 
     @property
     def confidence(self) -> Array:
@@ -289,11 +289,11 @@ class Faces(Sequence["Face"]):
     @property
     def label_smoothed(self) -> Objects:
         """The expression with the largest smoothed probability (N,); None in a photo."""
-        return self._largest(self.smoothed)
+        return self._most_probable(self.smoothed)
 
     def sure_labels(self, min_confidence: float) -> Objects:
         """Returns `label` (N,), None also for a face with a lower confidence."""
-        return self._largest(self.probabilities, min_confidence)
+        return self._most_probable(self.probabilities, min_confidence)
 
     def sure_smoothed_labels(self, min_confidence: float) -> Objects:
         """Returns `label_smoothed` (N,), None also for a lower smoothed probability.
@@ -301,26 +301,27 @@ class Faces(Sequence["Face"]):
         The table of faces has these labels, and `--intervals`, `--summary` and `compare` measure
         time by them.
         """
-        return self._largest(self.smoothed, min_confidence)
+        return self._most_probable(self.smoothed, min_confidence)
 
-    def _largest(self, shares: Array, least: float = 0.0) -> Objects:
-        """Returns the expression with the largest of the shares (N, C) of each face (N,).
+    def _most_probable(self, probabilities: Array, min_confidence: float = 0.0) -> Objects:
+        """Returns the expression with the largest of the probabilities (N, C) of each face (N,).
 
-        None without shares, and where the largest is below `least`.
+        None without probabilities, and where the largest is below `min_confidence`.
         """
         labels = as_objects([None] * len(self))
         if self.labels:
-            for row in np.flatnonzero(np.isfinite(shares).all(1)):
-                largest = int(shares[row].argmax())
-                if shares[row, largest] >= least:
-                    labels[row] = self.labels[largest]
+            for row in np.flatnonzero(np.isfinite(probabilities).all(1)):
+                index = int(probabilities[row].argmax())
+                if probabilities[row, index] >= min_confidence:
+                    labels[row] = self.labels[index]
         return labels
 
     @property
     def entropy(self) -> Array:
         """The entropy of the probabilities in nats (N,), between 0 and log C."""
-        shares = np.where(self.probabilities > 0, self.probabilities, 1.0)
-        return np.asarray(-(shares * np.log(shares)).sum(1))
+        # 0 log 0 is 0, as 1 log 1 is
+        probabilities = np.where(self.probabilities > 0, self.probabilities, 1.0)
+        return np.asarray(-(probabilities * np.log(probabilities)).sum(1))
 
     @property
     def not_found(self) -> Mask:
@@ -389,10 +390,10 @@ class Faces(Sequence["Face"]):
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Returns each column of the table of faces (N,), see `fields.face_fields`."""
-        known = face_fields(
+        columns = face_fields(
             self.labels, self.scheme.outputs, videos=True, features=self.scheme.features
         )
-        return {each.name: each.values(self) for each in known}
+        return {column.name: column.values(self) for column in columns}
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
         """Returns the columns of `fer-vit predict`; pyarrow, pandas and polars take them.
@@ -402,10 +403,13 @@ class Faces(Sequence["Face"]):
             features: Add the columns of features.
         """
         videos = any(info.frame is not None for info in self.infos)
-        number = self.scheme.features if features else 0
-        chosen = face_fields(self.labels, self.scheme.outputs, videos, number)
-        rows = self.rows(chosen, photos=photos)
-        return {each.name: [row.get(each.name) for row in rows] for each in chosen}
+        num_features = self.scheme.features if features else 0
+        columns = face_fields(self.labels, self.scheme.outputs, videos, num_features)
+        rows = self.rows(columns, photos=photos)
+        cells: dict[str, list[Cell]] = {}
+        for column in columns:
+            cells[column.name] = [row.get(column.name) for row in rows]
+        return cells
 
     def rows(
         self, chosen: Sequence[Field], *, photos: bool = True, min_confidence: float = 0.0
@@ -453,7 +457,7 @@ class Faces(Sequence["Face"]):
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
-ARRAYS = tuple(each.name for each in fields(Faces) if each.name not in ("infos", "scheme"))
+ARRAYS = tuple(array.name for array in fields(Faces) if array.name not in ("infos", "scheme"))
 """The attributes of `Faces` that have a row for each face."""
 
 
@@ -505,9 +509,9 @@ class Face:
 
     def __getattr__(self, name: str) -> Cell:
         scheme = self._faces.scheme
-        for each in face_fields(scheme.labels, scheme.outputs, videos=True):
-            if each.name == name:
-                return as_cells(each.values(self.alone))[0]
+        for column in face_fields(scheme.labels, scheme.outputs, videos=True):
+            if column.name == name:
+                return as_cells(column.values(self.alone))[0]  # its only row
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
         )
@@ -714,32 +718,32 @@ def found_faces(
         track: (N,).
         scheme: What the numbers will mean. Default: nothing yet.
     """
-    number = len(photo)
+    num_faces = len(photo)
     scheme = scheme or Scheme()
-    labels = len(scheme.labels)
-    outputs = len(scheme.outputs)
-    regions = len(scheme.regions)
+    num_labels = len(scheme.labels)
+    num_outputs = len(scheme.outputs)
+    num_regions = len(scheme.regions)
     first = np.searchsorted(photo, photo)  # the row of the first face of each face's photo
     return Faces(
         infos=tuple(infos),
         scheme=scheme,
         photo=photo,
-        face=np.arange(number) - first,
-        box=_unknown(number, 4) if box is None else box,
-        landmarks=_unknown(number, len(LANDMARKS), 2) if landmarks is None else landmarks,
-        score=_unknown(number) if score is None else score,
-        track=as_objects([None] * number if track is None else track),
-        probabilities=_unknown(number, labels),
-        outputs=_unknown(number, outputs),
-        angles=_unknown(number, len(Pose._fields)),
-        smoothed=_unknown(number, labels),
-        smoothed_outputs=_unknown(number, outputs),
-        to_crop=_unknown(number, 2, 3),
-        boxes=_unknown(number, regions, 4),
-        visible=np.zeros((number, regions), bool),
-        in_photo=np.zeros((number, regions), bool),
-        blur=_unknown(number),
-        features=np.zeros((number, scheme.features), np.float32),
+        face=np.arange(num_faces) - first,
+        box=_unknown(num_faces, 4) if box is None else box,
+        landmarks=_unknown(num_faces, len(LANDMARKS), 2) if landmarks is None else landmarks,
+        score=_unknown(num_faces) if score is None else score,
+        track=as_objects([None] * num_faces if track is None else track),
+        probabilities=_unknown(num_faces, num_labels),
+        outputs=_unknown(num_faces, num_outputs),
+        angles=_unknown(num_faces, len(Pose._fields)),
+        smoothed=_unknown(num_faces, num_labels),
+        smoothed_outputs=_unknown(num_faces, num_outputs),
+        to_crop=_unknown(num_faces, 2, 3),
+        boxes=_unknown(num_faces, num_regions, 4),
+        visible=np.zeros((num_faces, num_regions), bool),
+        in_photo=np.zeros((num_faces, num_regions), bool),
+        blur=_unknown(num_faces),
+        features=np.zeros((num_faces, scheme.features), np.float32),
     )
 
 
@@ -750,29 +754,29 @@ def _unknown(*shape: int) -> Array:
 AnyFaces = TypeVar("AnyFaces", bound=Faces)
 
 
-def join_faces(parts: Sequence[AnyFaces]) -> AnyFaces:
+def join_faces(batches: Sequence[AnyFaces]) -> AnyFaces:
     """Returns the faces and photos of several values, one or more, one after another.
 
     They may be of different days: `origin.predicted_on` is the earliest. Raises FerVitError when
     different models, detectors or versions have classified them.
     """
-    classified = [part for part in parts if len(part)] or parts[:1]
+    classified = [batch for batch in batches if len(batch)] or batches[:1]
     scheme = classified[0].scheme
-    for part in classified:
-        if part.scheme.undated != scheme.undated:
+    for batch in classified:
+        if batch.scheme.undated != scheme.undated:
             raise FerVitError(
                 "Expected faces of one model, detector and version of fer-vit to join, but got "
                 "several. Make a table of each."
             )
-    dates = [part.origin.predicted_on for part in classified if part.origin.predicted_on]
+    dates = [batch.origin.predicted_on for batch in classified if batch.origin.predicted_on]
     origin = scheme.origin._replace(predicted_on=min(dates, default=None))
     columns: dict[str, Any] = {}
     for name in ARRAYS:
-        columns[name] = np.concatenate([getattr(part, name) for part in classified])
-    starts = np.cumsum([0, *(len(part.infos) for part in parts)])
-    photo = [part.photo + start for part, start in zip(parts, starts, strict=False)]
+        columns[name] = np.concatenate([getattr(batch, name) for batch in classified])
+    starts = np.cumsum([0, *(len(batch.infos) for batch in batches)])
+    photo = [batch.photo + start for batch, start in zip(batches, starts, strict=False)]
     columns["photo"] = np.concatenate(photo)
-    infos = tuple(chain.from_iterable(part.infos for part in parts))
+    infos = tuple(chain.from_iterable(batch.infos for batch in batches))
     return replace(classified[0], infos=infos, scheme=replace(scheme, origin=origin), **columns)
 
 
@@ -823,7 +827,7 @@ def as_cells(column: NDArray[Any]) -> list[Cell]:
     if column.dtype.kind != "f":
         return cells
     finite = np.isfinite(column).tolist()
-    return [cell if known else None for cell, known in zip(cells, finite, strict=True)]
+    return [cell if is_finite else None for cell, is_finite in zip(cells, finite, strict=True)]
 
 
 def _join_names(names: Sequence[str], member: Mask) -> Objects:

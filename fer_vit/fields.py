@@ -1,6 +1,6 @@
-"""The columns of tables and manifests: one list each.
+"""The columns of the tables of faces, people and intervals, and of manifests.
 
-Writers, readers, help and documentation are made from it.
+Writers, readers, help and documentation are made from these lists.
 
 A name with an asterisk stands for several columns: one for each expression, movement or feature.
 A column of the table of faces also has what computes it: a new column is an entry.
@@ -36,7 +36,7 @@ NUMBER_FORMATS = {
     "": NUMBER,
 }
 """How numbers are written as text, by unit; other units, which only heads have: `NUMBER`."""
-Values: TypeAlias = Callable[[Any], NDArray[Any]]
+ComputeColumn: TypeAlias = Callable[[Any], NDArray[Any]]
 """Computes a column from `faces.Faces`: an array with a row for each face (N, ...)."""
 CellType: TypeAlias = type
 TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
@@ -63,9 +63,9 @@ class Field(NamedTuple):
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
         head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
-        of: What computes it from `faces.Faces`; None: the attribute of its name.
-        part: The index of the column in what `of` returns, after the rows; empty: `of` returns one
-            column.
+        compute: What computes it from `faces.Faces`; None: the attribute of its name.
+        part: The index of the column in what `compute` returns, after the rows; empty: `compute`
+            returns one column.
     """
 
     name: str
@@ -74,17 +74,17 @@ class Field(NamedTuple):
     meaning: str
     when: str = ""
     head: str = ""
-    of: Values | None = None
+    compute: ComputeColumn | None = None
     part: tuple[int, ...] = ()
 
     def values(self, faces: Any) -> NDArray[Any]:
         """Returns the column of `faces.Faces` (N,)."""
-        compute = self.of or attrgetter(self.name)
+        compute = self.compute or attrgetter(self.name)
         index: Any = (slice(None), *self.part)  # the rows come first
         return np.asarray(compute(faces)[index])
 
     @property
-    def kind(self) -> CellType:
+    def cell_type(self) -> CellType:
         """The Python type of a cell."""
         return TYPES[self.type]
 
@@ -103,9 +103,9 @@ class Field(NamedTuple):
         return self._replace(name=self.name.replace("*", name), part=(index,))
 
 
-def _place(name: str, meaning: str, of: str, *part: int) -> Field:
-    """Returns a column with a coordinate in the photo, a part of the attribute `of`."""
-    return Field(name, "number", "pixels", meaning, of=attrgetter(of), part=part)
+def _place(name: str, meaning: str, attribute: str, *part: int) -> Field:
+    """Returns a column with a coordinate in the photo, a part of an attribute of the faces."""
+    return Field(name, "number", "pixels", meaning, compute=attrgetter(attribute), part=part)
 
 
 def _origin(name: str, meaning: str) -> Field:
@@ -114,13 +114,13 @@ def _origin(name: str, meaning: str) -> Field:
     def repeat(faces: Any) -> NDArray[Any]:
         return np.full(len(faces), getattr(faces.origin, name), object)
 
-    return Field(name, "string", "", meaning, of=repeat)
+    return Field(name, "string", "", meaning, compute=repeat)
 
 
 def _pose_fields() -> tuple[Field, ...]:
     """Returns the columns of the head `pose`."""
     head = HEADS[POSE_HEAD]
-    angles = Field("", "number", head.unit, "", head=POSE_HEAD, of=attrgetter("angles"))
+    angles = Field("", "number", head.unit, "", head=POSE_HEAD, compute=attrgetter("angles"))
     columns = []
     for index, (name, meaning) in enumerate(head.columns.items()):
         columns.append(angles._replace(name=name, meaning=meaning, part=(index,)))
@@ -168,7 +168,7 @@ EXPRESSION_FIELDS = (
         "probability",
         "the probability of each expression",
         head="expression",
-        of=attrgetter("probabilities"),
+        compute=attrgetter("probabilities"),
     ),
 )
 """What most users read."""
@@ -207,7 +207,7 @@ SMOOTH = (
         "average over time of each probability",
         VIDEOS,
         head="expression",
-        of=attrgetter("smoothed"),
+        compute=attrgetter("smoothed"),
     ),
 )
 QUALITY = (
@@ -264,7 +264,7 @@ FEATURES = (
         "",
         "the features before the classifier",
         "with `--features`",
-        of=attrgetter("features"),
+        compute=attrgetter("features"),
     ),
 )
 PEOPLE = (
@@ -364,7 +364,7 @@ def head_fields() -> list[Field]:
                     meaning,
                     WITH_HEAD,
                     head=name,
-                    of=attrgetter("outputs"),
+                    compute=attrgetter("outputs"),
                 )
             )
     return columns
@@ -407,7 +407,7 @@ def table_columns(
     labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
 ) -> dict[str, type]:
     """Returns name and type of the columns of a table of faces; arguments as for `face_fields`."""
-    return {field.name: field.kind for field in face_fields(labels, outputs, videos)}
+    return {field.name: field.cell_type for field in face_fields(labels, outputs, videos)}
 
 
 def is_owned(name: str, labels: Sequence[str]) -> bool:
@@ -501,7 +501,7 @@ def smoothed_field(name: str) -> Field:
         name=SMOOTHED + name,
         meaning=f"average over time of {name}",
         when=VIDEOS,
-        of=attrgetter("smoothed_outputs"),
+        compute=attrgetter("smoothed_outputs"),
     )
 
 

@@ -43,7 +43,7 @@ class ProcessRank(NamedTuple):
     local_world_size: int = 1
 
 
-VARIABLES = (
+RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),  # srun
 )
@@ -54,7 +54,7 @@ def process_rank() -> ProcessRank:
 
     Raises FerVitError if it is impossible.
     """
-    for names in VARIABLES:
+    for names in RANK_VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
         if rank and processes:
             if not (f"{rank}{processes}".isdecimal() and int(rank) < int(processes)):
@@ -206,7 +206,7 @@ class WorkerNotes:
             self.SIZE, b"\0"
         )
 
-    def name_of(self, process: int) -> str | None:
+    def name_of(self, process_id: int) -> str | None:
         """Returns what a process reads, or has read when it died.
 
         None if it is no worker of this loader.
@@ -214,8 +214,8 @@ class WorkerNotes:
         notes = bytes(memoryview(self._notes).cast("B"))
         for start in range(0, len(notes), self.SIZE):
             note = notes[start : start + self.SIZE].rstrip(b"\0")
-            number, _, name = note.decode(errors="replace").partition(" ")
-            if number == str(process):
+            noted_id, _, name = note.decode(errors="replace").partition(" ")
+            if noted_id == str(process_id):
                 return name
         return None
 
@@ -233,8 +233,8 @@ def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> Fe
     """
     if "DataLoader worker" not in str(error):  # torch's words
         return None
-    processes = [int(number) for number in re.findall(r"\d+", str(error))]
-    names = [notes.name_of(process) for process in processes for notes in loaders]
+    process_ids = [int(digits) for digits in re.findall(r"\d+", str(error))]
+    names = [notes.name_of(process_id) for process_id in process_ids for notes in loaders]
     read = ", ".join(name for name in names if name)
     if not read:
         return FerVitError(WORKER_DIED)
@@ -269,8 +269,8 @@ def work_in_processes(
         return _work_here(work, tasks)
     workers: list[_Worker[T, R]] = []
     with opencv_in_one_thread():
-        for number in range(min(processes, len(tasks))):
-            workers.append(_Worker(work, tasks[number::processes]))
+        for index in range(min(processes, len(tasks))):
+            workers.append(_Worker(work, tasks[index::processes]))
     results = _take_results(workers, tasks)
     next(results)  # from here on, the end of the generator stops the workers
     return (result for result in results if result is not None)
@@ -292,9 +292,9 @@ def _take_results(
     with opencv_in_one_thread():
         try:
             yield None
-            for number, task in enumerate(tasks):
-                for answer in workers[number % len(workers)].do_next():
-                    yield task, answer
+            for index, task in enumerate(tasks):
+                for result in workers[index % len(workers)].do_next():
+                    yield task, result
         finally:
             for worker in workers:
                 worker.stop()

@@ -94,7 +94,7 @@ def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.Monk
     def width(faces: Any) -> np.ndarray:
         return faces.box[:, 2] - faces.box[:, 0]
 
-    added = Field("width", "number", "pixels", "of the box", of=width)
+    added = Field("width", "number", "pixels", "of the box", compute=width)
     monkeypatch.setattr(fields, "QUALITY", (*fields.QUALITY, added))
     box = [[1.0, 2.0, 4.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
     faces = make_faces(["a"], [[1.0], [1.0]], box=box)

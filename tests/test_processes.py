@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 import fer_vit.processes as processes_module
 from fer_vit.errors import FerVitError
 from fer_vit.processes import (
-    VARIABLES,
+    RANK_VARIABLES,
     ProcessRank,
     process_rank,
     read_ahead,
@@ -30,7 +30,7 @@ from tests.helpers.videos import write_video
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in sum(VARIABLES, ()):
+    for name in sum(RANK_VARIABLES, ()):
         monkeypatch.delenv(name, raising=False)
 
 

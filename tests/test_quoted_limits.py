@@ -74,7 +74,7 @@ QUOTES = {
         f"{workbook.MAX_BYTES >> 30} GB when unpacked",
     ],
     "docs/how-to/predict.md": [
-        f"a sheet ends after {table.SHEET_ROWS:,} rows",
+        f"a sheet ends after {table.MAX_SHEET_ROWS:,} rows",
         {1000: "one table per thousand images"}[predict.PART_SIZE],
     ],
     "docs/how-to/scaling.md": [f"(`--part_size`, {predict.PART_SIZE:,} by default"],

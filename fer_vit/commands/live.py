@@ -77,7 +77,7 @@ def live(
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
-    names = [*host, *hostnames]
+    allowed_hosts = [*host, *hostnames]
     model = load(checkpoint)
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
@@ -87,7 +87,7 @@ def live(
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
         stack.enter_context(server)
-        stack.enter_context(serving(create_app(page, names, behind_proxy), server))
+        stack.enter_context(serving(create_app(page, allowed_hosts, behind_proxy), server))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)

@@ -154,5 +154,5 @@ def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:
         faces = collect_faces(faces)
     videos = any(info.frame is not None for info in faces.infos)
     fields = face_fields(faces.labels, faces.scheme.outputs, videos)
-    types = {field.name: field.kind for field in fields}
+    types = {field.name: field.cell_type for field in fields}
     return arrow_table(faces.rows(fields, photos=photos), arrow_schema(types))

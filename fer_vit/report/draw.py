@@ -165,12 +165,12 @@ def fitted(text: str, size: int, width: float) -> str:
     The end of a path is most informative.
     """
     text = printable(text)
-    kept = text[-160:]
-    result = kept if kept == text else "…" + kept
-    face = font(result, size)
-    while kept and face.getlength(result) > width:
-        kept = kept[1:]
-        result = "…" + kept
+    tail = text[-160:]
+    result = tail if tail == text else "…" + tail
+    text_font = font(result, size)
+    while tail and text_font.getlength(result) > width:
+        tail = tail[1:]
+        result = "…" + tail
     return result
 
 
@@ -215,13 +215,13 @@ def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
 
     # Names on plates, large faces first.
     areas = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
-    taken: list[Box] = []
+    occupied: list[Box] = []  # by plates
     for index in sorted(range(len(boxes)), key=lambda index: -areas[index]):
         face = faces[index]
         text = _plate_text(face, style, picture.width)
-        plate = _place_plate(boxes[index], style.size_of(text), picture.size, taken)
+        plate = _place_plate(boxes[index], style.size_of(text), picture.size, occupied)
         if plate is not None:
-            taken.append(plate)
+            occupied.append(plate)
             _draw_plate(draw, plate, text, face, style)
     return np.asarray(picture)
 
@@ -282,9 +282,9 @@ def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
 
 
 def _place_plate(
-    box: Box, size: tuple[int, int], picture: tuple[int, int], taken: Sequence[Box]
+    box: Box, size: tuple[int, int], picture: tuple[int, int], occupied: Sequence[Box]
 ) -> Box | None:
-    """Returns the place of a plate of some (width, height) beside the taken ones; None: no room.
+    """Returns the place of a plate of some (width, height) beside the others; None: no room.
 
     It stands on the box, so that it is not read as the name of a face below; where there is no
     room, it is at the upper edge inside the box.
@@ -300,7 +300,7 @@ def _place_plate(
     for x in (left, right - width):
         x = min(max(0, x), rightmost)
         plate = (x, y, x + width, y + height)
-        if not any(_overlap(plate, name) for name in taken):
+        if not any(_overlap(plate, name) for name in occupied):
             return plate
     return None
 

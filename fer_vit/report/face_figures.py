@@ -31,17 +31,22 @@ from fer_vit.report.draw import (
 )
 from fer_vit.report.faces import Attributed, heat_palette
 
-BARS = 12  # probabilities beside a face, at most
-ARCS = 12  # pairs of regions that are joined by an arc, at most
-DISCS = 6  # regions whose names stand beside attention
-NAMED_REGIONS = 3  # regions whose names stand beside a heat map
-SHOWN_MOVEMENTS = 8  # movements beside a face, at most
-WEAK_MOVEMENT = 0.1  # intensity below which a movement is not drawn
+MAX_BARS = 12  # probabilities beside a face
+MAX_ARCS = 12  # pairs of regions that are joined by an arc
+MAX_NAMED_DISCS = 6  # regions whose names stand beside attention
+MAX_NAMED_REGIONS = 3  # regions whose names stand beside a heat map
+MAX_MOVEMENTS = 8  # movements beside a face
+MIN_MOVEMENT = 0.1  # intensity below which a movement is not drawn
 SHADOW_COLOUR = "#000000aa"
 MINUS = "\u2212"
 FIGURE_WIDTH = 85 / 25.4  # of a figure of a face, in inches: a column of a journal
 MARGIN_WIDTH = 1.4  # of the names beside a face, in inches
 LINE_HEIGHT = 0.14  # of a line of text, in inches
+NAME_GAP = 0.12  # between the picture and the names beside it, in inches
+LINE_GAP = 0.02  # at both ends of the level part of a line to a name, in inches
+BAR_WIDTH = 0.75  # of a bar for 1, in inches
+BAR_HEIGHT = 0.05  # in inches
+BAR_BELOW = 0.95 * LINE_HEIGHT  # from the middle of a name to the middle of its bar, in inches
 FONT_POINTS = 7  # size of text in figures of a face
 FIGURE_SIDE = 640  # longer side of the photo of a figure, in pixels
 FIGURE_DPI = 200
@@ -71,7 +76,7 @@ def prediction_figure(view: FaceView) -> Figure:
     photo.imshow(draw.draw_boxes(draw.zoom(view, FIGURE_SIDE)))
     photo.set_axis_off()
 
-    ranked = draw.ranked(view.face.probabilities)[:BARS]
+    ranked = draw.ranked(view.face.probabilities)[:MAX_BARS]
     rows = range(len(ranked))
     values = [value for _, value in ranked]
     percentages = [draw.probability_text(value) for value in values]
@@ -82,7 +87,7 @@ def prediction_figure(view: FaceView) -> Figure:
     bars.bar_label(drawn, percentages, padding=3, fontsize=9)
     bars.set_yticks(rows, names, fontsize=9, parse_math=False)
     bars.tick_params(length=0)
-    bars.set(xlim=(0, 1), ylim=(BARS - 0.5, -0.5), xticks=[], title="probability")
+    bars.set(xlim=(0, 1), ylim=(MAX_BARS - 0.5, -0.5), xticks=[], title="probability")
     bars.title.set_fontsize(9)
     bars.spines[:].set_visible(False)
 
@@ -98,7 +103,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     """Draws what drives the prediction: a heat map, and the regions with the largest shares."""
     zoomed = draw.zoom(view, FIGURE_SIDE)
     centres = _centres(zoomed, regions)
-    named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:NAMED_REGIONS]
+    named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:MAX_NAMED_REGIONS]
     labels = []
     for index in named:
         share = signed_percent(float(target.shares[index]))
@@ -178,7 +183,7 @@ def attention_figure(
         text += f", widest {names}, {draw.percent(pairs[0].share)}"
     text += "."
     labels = []
-    for index in sorted(centres, key=lambda index: -output[index])[:DISCS]:
+    for index in sorted(centres, key=lambda index: -output[index])[:MAX_NAMED_DISCS]:
         share = draw.percent(float(output[index]))
         labels.append(Label(centres[index], f"{regions[index].replace('_', ' ')} {share}"))
     figure, axes = face_figure(zoomed, labels, text)
@@ -230,13 +235,13 @@ def movements_figure(
     labels: list[Label] = []
     for index in sorted(range(len(names)), key=lambda index: -values[index]):
         region = moving[index]
-        if region is None or region not in centres or values[index] < WEAK_MOVEMENT:
+        if region is None or region not in centres or values[index] < MIN_MOVEMENT:
             continue
-        if len(labels) < SHOWN_MOVEMENTS:
+        if len(labels) < MAX_MOVEMENTS:
             labels.append(Label(centres[region], names[index], values[index]))
     text = "The strongest movements, from 0 to 1."
     if not labels:
-        text = f"No movement reaches {WEAK_MOVEMENT}."
+        text = f"No movement reaches {MIN_MOVEMENT}."
     figure, axes = face_figure(zoomed, labels, text)
     for label in labels:
         x, y = label.point
@@ -256,7 +261,7 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
         if share > 0:
             pairs.append(Pair(share, first, second))
     pairs.sort(reverse=True)
-    return pairs[:ARCS]
+    return pairs[:MAX_ARCS]
 
 
 def share_end(shares: Sequence[float]) -> float:
@@ -315,9 +320,14 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
 
 
 def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_inch: float) -> None:
-    left = width + 0.12 * pixels_per_inch
+    """Draws a name right of a picture, a line to its point, and its bar below the name.
+
+    `width` is the picture's, and `y` the place of the name, both in pixels of the picture.
+    """
+    name_left = width + NAME_GAP * pixels_per_inch
+    line_gap = LINE_GAP * pixels_per_inch
     axes.plot(
-        [label.point[0], width + 0.02 * pixels_per_inch, left - 0.02 * pixels_per_inch],
+        [label.point[0], width + line_gap, name_left - line_gap],
         [label.point[1], y, y],
         color=ACCENT_COLOUR,
         linewidth=0.5,
@@ -326,7 +336,7 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
         path_effects=[withStroke(linewidth=1.5, foreground="white")],
     )
     axes.text(
-        left,
+        name_left,
         y,
         draw.fitted(label.text, 14, 190),
         fontsize=FONT_POINTS,
@@ -336,17 +346,17 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
     if label.bar is None:
         return
 
-    # The bar below the name, and its value.
-    full = 0.75 * pixels_per_inch
-    thick = 0.05 * pixels_per_inch
-    middle = y + 0.95 * LINE_HEIGHT * pixels_per_inch
-    for length, colour in ((1.0, FAINT_COLOUR), (label.bar, FOR_COLOUR)):
-        corner = (left, middle - thick / 2)
-        rectangle = Rectangle(corner, full * length, thick, color=colour, linewidth=0)
+    # The bar, in front of its full length, and its value.
+    bar_width = BAR_WIDTH * pixels_per_inch
+    bar_height = BAR_HEIGHT * pixels_per_inch
+    bar_y = y + BAR_BELOW * pixels_per_inch
+    for fraction, colour in ((1.0, FAINT_COLOUR), (label.bar, FOR_COLOUR)):
+        corner = (name_left, bar_y - bar_height / 2)
+        rectangle = Rectangle(corner, bar_width * fraction, bar_height, color=colour, linewidth=0)
         rectangle.set_clip_on(False)
         axes.add_patch(rectangle)
     value = f"{label.bar:.2f}"
-    axes.text(left + 1.07 * full, middle, value, fontsize=FONT_POINTS, va="center")
+    axes.text(name_left + 1.07 * bar_width, bar_y, value, fontsize=FONT_POINTS, va="center")
 
 
 def wrap(text: str) -> str:
@@ -378,12 +388,12 @@ def spread_out(values: Sequence[float], step: float, low: float, high: float) ->
     """
     spread: list[float] = []
     for value in values:
-        least = spread[-1] + step if spread else low
-        spread.append(max(value, least))
-    limit = high
+        min_value = spread[-1] + step if spread else low
+        spread.append(max(value, min_value))
+    max_value = high
     for index in reversed(range(len(spread))):
-        spread[index] = min(spread[index], limit)
-        limit = spread[index] - step
+        spread[index] = min(spread[index], max_value)
+        max_value = spread[index] - step
     return spread
 
 

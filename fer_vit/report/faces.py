@@ -1,4 +1,4 @@
-"""What the page of a report needs of a face: pictures, and values as JSON.
+"""Writes a face for the page of a report, as pictures and JSON. The value is in `fer_vit/faces.py`.
 
 R regions, V views of attention.
 """
@@ -76,8 +76,8 @@ def save_face(
     photos.mkdir(parents=True, exist_ok=True)
     name = f"{number:06d}.jpg"
 
-    close = zoom(view, FACE_SIDE)
-    photo = encode(Pil.fromarray(close.photo), "JPEG", quality=JPEG_QUALITY)
+    close_up = zoom(view, FACE_SIDE)
+    photo = encode(Pil.fromarray(close_up.photo), "JPEG", quality=JPEG_QUALITY)
     maps = encode(heat_maps(evidence), "PNG", optimize=True)
     (photos / name).write_bytes(photo)
     (photos / name).with_suffix(".png").write_bytes(maps)
@@ -87,7 +87,7 @@ def save_face(
         whole.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
         whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=JPEG_QUALITY)
 
-    data = face_data(close, evidence, regions)
+    data = face_data(close_up, evidence, regions)
     data["image"] = f"photos/{name}"
     data["box"] = None
     if view.box is not None and view.face.track is None:
@@ -102,12 +102,12 @@ def save_face(
     )
 
 
-def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
+def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
     """Returns what `page.js` draws a face from, but not its picture and attention.
 
     Values of labels and of regions are in the order of their indices.
     """
-    face = close.face
+    face = close_up.face
     smoothed = None
     if face.label_smoothed is not None:
         smoothed = list(face.probabilities).index(face.label_smoothed)
@@ -116,21 +116,21 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
         targets.append({"name": printable(target.name), "shares": _rounded(target.shares)})
     boxes = []
     for name in regions:
-        box = close.regions.get(name)
+        box = close_up.regions.get(name)
         boxes.append(None if box is None else _rounded(box, 2))
     return {
-        "name": printable(close.name),
-        "where": close.where,
+        "name": printable(close_up.name),
+        "where": close_up.where,
         "index": face.face,
         "track": face.track,
         "seconds": face.seconds or 0.0,
         "smoothed": smoothed,
         "warnings": face.warnings,
-        "size": close.photo.shape[1::-1],
+        "size": close_up.photo.shape[1::-1],
         "order": list(evidence.order),
         "probabilities": _rounded(np.array(list(face.probabilities.values())), 4),
         # From the crop to the picture, column by column, as SVG has it.
-        "matrix": _rounded(invert(close.to_crop).T.ravel(), 4),
+        "matrix": _rounded(invert(close_up.to_crop).T.ravel(), 4),
         "crop": face.crop_size,
         "boxes": boxes,
         "targets": targets,
@@ -140,7 +140,10 @@ def face_data(close: FaceView, evidence: Evidence, regions: Sequence[str]) -> di
 
 
 def interacting_pairs(interactions: Array) -> list[list[float]]:
-    """Returns pairs of regions that interact: two indices and logits, the largest first."""
+    """Returns pairs of regions that interact: two indices and logits, the largest first.
+
+    `interactions` (R, R) are symmetric, in logits.
+    """
     pairs: list[list[float]] = []
     for first, second in np.argwhere(np.triu(interactions, 1)).tolist():
         logits = round(float(interactions[first, second]), 3)
@@ -221,18 +224,18 @@ def _enlarged(heat: Array) -> Array:
     return np.asarray(picture.resize((HEAT_SIDE, HEAT_SIDE), Pil.Resampling.BICUBIC))
 
 
-def data_uri(image: Pil.Image, kind: str = "JPEG") -> str:
+def data_uri(image: Pil.Image, file_format: str = "JPEG") -> str:
     """Returns an image as an address that contains it."""
-    if kind == "JPEG":
+    if file_format == "JPEG":
         image = image.convert("RGB")
-    content = encode(image, kind, quality=80, optimize=True)
-    return f"data:image/{kind.lower()};base64,{_base64(content)}"
+    content = encode(image, file_format, quality=80, optimize=True)
+    return f"data:image/{file_format.lower()};base64,{_base64(content)}"
 
 
-def encode(image: Pil.Image, kind: str, **options: Any) -> bytes:
+def encode(image: Pil.Image, file_format: str, **options: Any) -> bytes:
     """Returns an image as the content of a file; options are of Pillow's format."""
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
+    image.save(buffer, file_format, **options)
     return buffer.getvalue()
 
 

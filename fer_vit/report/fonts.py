@@ -76,12 +76,12 @@ def find_fonts(characters: frozenset[str]) -> tuple[FontFile, ...]:
     files: list[FontFile] = []
     missing = characters
     while not missing <= PILLOW:
-        file, left = _best_font(missing)
-        if left == missing:
+        file, still_missing = _best_font(missing)
+        if still_missing == missing:
             _report(missing - PILLOW)
             break
         files.append(file)
-        missing = left
+        missing = still_missing
     return tuple(files)
 
 
@@ -146,8 +146,8 @@ def font_files() -> Iterator[FontFile]:
 
 def missing_characters(file: FontFile, characters: AbstractSet[str]) -> frozenset[str]:
     """Returns the characters that a font lacks."""
-    known = characters_of(file.path)
-    return frozenset(char for char in characters if ord(char) not in known)
+    code_points = characters_of(file.path)
+    return frozenset(char for char in characters if ord(char) not in code_points)
 
 
 @cache

@@ -121,18 +121,18 @@ def _chart(
     direction: Direction | None = None,
 ) -> IntervalChart | None:
     """Returns a chart of results; None without any. With a `direction`, these are tests."""
-    known = [item for item in named if item.result.mean is not None]
+    with_mean = [item for item in named if item.result.mean is not None]
     bounds: list[float] = []
-    for item in known:
-        bounds += _numbers(item.result)
+    for item in with_mean:
+        bounds += _drawn_numbers(item.result)
     if not bounds:
         return None
     if direction is not None:
         bounds.append(0.0)
     axis = make_axis(title, min(bounds), max(bounds), form)
     rows = []
-    for name, result, group in known:
-        low, mean, high = (axis.place(value) for value in _numbers(result))
+    for name, result, group in with_mean:
+        numbers = _drawn_numbers(result)
         if result.low is None:
             mark = Mark.NONE
         elif direction is None:
@@ -143,9 +143,9 @@ def _chart(
             name=name,
             group=group,
             faces=counted(counts[name], "face") if counts else "",
-            low=low,
-            mean=mean,
-            high=high,
+            low=axis.place(numbers.low),
+            mean=axis.place(numbers.mean),
+            high=axis.place(numbers.high),
             text=estimate_text(result, form),
             mark=mark,
         )
@@ -154,9 +154,17 @@ def _chart(
     return IntervalChart(rows, axis, zero if 0 <= zero <= 1 else None, direction)
 
 
-def _numbers(result: Estimate) -> tuple[float, float, float]:
-    """Returns the low bound, the mean and the high bound; the mean where there is no interval."""
+class _DrawnNumbers(NamedTuple):
+    """The numbers of a result; the bounds are the mean where there is no interval."""
+
+    low: float
+    mean: float
+    high: float
+
+
+def _drawn_numbers(result: Estimate) -> _DrawnNumbers:
+    """Returns the numbers of a result with a mean."""
     mean = result.mean or 0.0
     low = mean if result.low is None else result.low
     high = mean if result.high is None else result.high
-    return low, mean, high
+    return _DrawnNumbers(low, mean, high)

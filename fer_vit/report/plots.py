@@ -10,10 +10,10 @@ from fer_vit.geometry import Array, Mask
 from fer_vit.report.draw import percent
 
 UNITS = 1000  # of a drawing along each axis
-AXIS_STEPS = 5  # between ticks, at most
+MAX_AXIS_STEPS = 5  # between ticks
 CURVE_COLOURS = 6  # of curves; further ones have the same colours with dashes
 DASHES = 3  # kinds of lines, of which the first has no dashes
-PLOTTED_BINS = 10  # of confidence
+CONFIDENCE_BINS = 10  # of a calibration plot
 DOT = 6  # diameter of the smallest dot in pixels
 GROWTH = 16  # of the diameter of a dot that stands for all faces
 
@@ -83,31 +83,34 @@ def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
     if low == high:
         high = low + 1.0
     ticks = []
-    for number in round_numbers(low, high):
-        ticks.append(Tick((number - low) / (high - low), tick_text(number, form)))
+    for value in round_numbers(low, high):
+        ticks.append(Tick((value - low) / (high - low), tick_text(value, form)))
     return Axis(name, low, high, ticks)
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Returns multiples of 1, 2 or 5 times a power of ten in a range, at most `AXIS_STEPS` + 1."""
-    least = (high - low) / AXIS_STEPS
-    power = 10.0 ** math.floor(math.log10(least))
+    """Returns multiples of 1, 2 or 5 times a power of ten in a range.
+
+    There are at most `MAX_AXIS_STEPS` + 1.
+    """
+    min_step = (high - low) / MAX_AXIS_STEPS
+    power = 10.0 ** math.floor(math.log10(min_step))
     for factor in (1, 2, 5, 10):
         step = factor * power
-        if step >= least * (1 - 1e-9):
+        if step >= min_step * (1 - 1e-9):
             break
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
+    return [multiple * step for multiple in range(first, last + 1)]
 
 
-def tick_text(number: float, form: str) -> str:
+def tick_text(value: float, form: str) -> str:
     """Returns a round number as text, with the sign and the percent of a format."""
-    sign = "+" if form.startswith("+") and round(number, 9) != 0 else ""
+    sign = "+" if form.startswith("+") and round(value, 9) != 0 else ""
     if form.endswith("%"):
         unit = "" if form.startswith("+") else "%"  # differences are in points
-        return f"{round(100 * number, 7) + 0.0:{sign}g}{unit}"
-    return f"{round(number, 9) + 0.0:{sign}g}"
+        return f"{round(100 * value, 7) + 0.0:{sign}g}{unit}"
+    return f"{round(value, 9) + 0.0:{sign}g}"
 
 
 class Course(NamedTuple):
@@ -128,8 +131,11 @@ def series_plots(
         courses: By measure and condition.
         form: The format of the values, as for `make_axis`.
     """
-    every = [course for by_condition in courses.values() for course in by_condition.values()]
-    values = np.concatenate([np.concatenate(course) for course in every])
+    arrays: list[Array] = []
+    for by_condition in courses.values():
+        for course in by_condition.values():
+            arrays += course
+    values = np.concatenate(arrays)
     values = values[np.isfinite(values)]
     x = make_axis("seconds", float(times[0]), float(times[-1]))
     y = make_axis("", float(values.min()), float(values.max()), form)
@@ -137,10 +143,10 @@ def series_plots(
     plots = []
     for measure, by_condition in courses.items():
         curves = []
-        for number, course in enumerate(by_condition.values()):
+        for index, course in enumerate(by_condition.values()):
             curve = Curve(
-                colour=number % CURVE_COLOURS,
-                dashes=number // CURVE_COLOURS % DASHES,
+                colour=index % CURVE_COLOURS,
+                dashes=index // CURVE_COLOURS % DASHES,
                 line=line_path(right, y.places(course.mean)),
                 area=area_path(right, y.places(course.low), y.places(course.high)),
                 dots=(),
@@ -155,7 +161,7 @@ def calibration_plot(confidence: Array, right: Mask) -> Plot:
 
     The area of a dot grows with the number of its faces.
     """
-    edges = np.linspace(0, 1, PLOTTED_BINS + 1)
+    edges = np.linspace(0, 1, CONFIDENCE_BINS + 1)
     faces, _ = np.histogram(confidence, edges)
     hits, _ = np.histogram(confidence[right], edges)
     total, _ = np.histogram(confidence, edges, weights=confidence)
@@ -186,28 +192,28 @@ def calibration_plot(confidence: Array, right: Mask) -> Plot:
 
 def line_path(x: Array, y: Array) -> str:
     """Returns the path through points (N,) in [0, 1]; a single one is a dot of the line's width."""
-    parts = []
+    segments = []
     for run in _runs(y):
         points = _points(x[run], y[run])
         if len(points) == 1:
             points.append(points[0])
-        parts.append(f"M{'L'.join(points)}")
-    return "".join(parts)
+        segments.append(f"M{'L'.join(points)}")
+    return "".join(segments)
 
 
 def area_path(x: Array, low: Array, high: Array) -> str:
     """Returns the path around the area between two lines (N,) in [0, 1]."""
-    parts = []
+    segments = []
     for run in _runs(low + high):
         around = _points(x[run], high[run]) + _points(x[run], low[run])[::-1]
-        parts.append(f"M{'L'.join(around)}Z")
-    return "".join(parts)
+        segments.append(f"M{'L'.join(around)}Z")
+    return "".join(segments)
 
 
 def _runs(values: Array) -> list[slice]:
     """Returns where values (N,) are numbers without a gap."""
-    known = np.ma.masked_invalid(values)
-    runs: list[slice] = np.ma.clump_unmasked(known)  # type: ignore[no-untyped-call]
+    masked = np.ma.masked_invalid(values)
+    runs: list[slice] = np.ma.clump_unmasked(masked)  # type: ignore[no-untyped-call]
     return runs
 
 

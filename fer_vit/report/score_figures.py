@@ -1,5 +1,6 @@
 """Figures of the scores of a model: its confusions, and its outputs over their targets."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR
 from fer_vit.report.rendering import rasterize
 
-PANELS = 6  # side by side, at most
+MAX_PANELS = 6  # side by side
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
@@ -41,13 +42,13 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     return rasterize(figure)
 
 
-def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
+def outputs_figure(outputs: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
     """Draws predictions over targets of K outputs, a panel for each.
 
     For binary targets a ROC curve.
 
     Args:
-        names: Of the outputs (K,).
+        outputs: Their names (K,).
         preds: Of N faces (N, K).
         target: The same, NaN where unknown.
         unit: Of both; empty: there is none.
@@ -55,21 +56,21 @@ def outputs_figure(names: Sequence[str], preds: Array, target: Array, unit: str)
     Returns:
         The picture (H, W, 3), RGB uint8.
     """
-    across = min(PANELS, len(names))
-    down = -(-len(names) // across)
+    across = min(MAX_PANELS, len(outputs))
+    down = math.ceil(len(outputs) / across)
     figure = Figure(figsize=(2 * across + 0.6, 2.1 * down + 0.6), dpi=90, layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).ravel()
     for panel in panels:
         panel.set_axis_off()
-    for panel, name, value, truth in zip(panels, names, preds.T, target.T, strict=False):
-        known = np.isfinite(truth)
+    for panel, name, value, truth in zip(panels, outputs, preds.T, target.T, strict=False):
+        valid = np.isfinite(truth)
         panel.set_axis_on()
         panel.tick_params(labelsize=7)
         panel.set_title(name, fontsize=8, parse_math=False)
-        if set(np.unique(truth[known]).tolist()) == {0.0, 1.0}:
-            _draw_roc(panel, value[known], truth[known] > 0)
+        if set(np.unique(truth[valid]).tolist()) == {0.0, 1.0}:
+            _draw_roc(panel, value[valid], truth[valid] > 0)
         else:
-            _draw_agreement(panel, value[known], truth[known])
+            _draw_agreement(panel, value[valid], truth[valid])
     figure.supxlabel(f"target{f' ({unit})' if unit else ''}; false alarms where it is 0 or 1")
     figure.supylabel("prediction; hits")
     return rasterize(figure)

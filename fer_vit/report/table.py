@@ -23,7 +23,7 @@ from fer_vit.report.estimate import Estimate, estimate_text
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS = "predictions"  # the metadata that records how predictions were made
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
-SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
+MAX_SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
     "Tables for spreadsheets (.xlsx) need one more package: "
     'pip install -c constraints.txt ".[excel]".'
@@ -115,8 +115,8 @@ class ParquetFile:
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         # pandas reads integers with empty cells as Int64.
         columns = []
-        for name, kind in layout.columns.items():
-            if kind is int:
+        for name, cell_type in layout.columns.items():
+            if cell_type is int:
                 column = {
                     "name": name,
                     "field_name": name,
@@ -165,16 +165,16 @@ class ExcelFile:
         self._sheet = self._book.create_sheet("table")
         self._sheet.freeze_panes = "A2"  # the head stays in view
         self._sheet.append([self._cell(name) for name in layout.columns])
-        self._count = 1
+        self._num_rows = 1  # with the head
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column. Raises TableError when a sheet has no room for them."""
-        self._count += len(rows)
-        if self._count > SHEET_ROWS:
+        self._num_rows += len(rows)
+        if self._num_rows > MAX_SHEET_ROWS:
             remedy = "Write a .csv or .parquet table instead."
             raise TableError(
-                f"Expected at most {SHEET_ROWS - 1:,} rows for {self._path.name}, the limit of a "
-                f"spreadsheet, but there are more. {remedy}"
+                f"Expected at most {MAX_SHEET_ROWS - 1:,} rows for {self._path.name}, the limit of "
+                f"a spreadsheet, but there are more. {remedy}"
             )
         for row in rows:
             self._sheet.append([self._cell(cell) for cell in self._layout.rounded(row).values()])
@@ -259,14 +259,18 @@ def write_fields(path: Path, fields: Sequence[Field], **options: Any) -> TableWr
 
     In text, numbers have the digits of their unit.
     """
-    types = {field.name: field.kind for field in fields}
+    types = {field.name: field.cell_type for field in fields}
     formats = {field.name: field.format for field in fields}
     return TableWriter(path, types, formats=formats, **options)
 
 
 def share_formats(columns: Mapping[str, type]) -> dict[str, str]:
     """Returns the format of each column of numbers of a table of shares, scores and their means."""
-    return {name: NUMBER_FORMATS["share"] for name, kind in columns.items() if kind is float}
+    formats = {}
+    for name, cell_type in columns.items():
+        if cell_type is float:
+            formats[name] = NUMBER_FORMATS["share"]
+    return formats
 
 
 class CompleteWrites(io.FileIO):
@@ -323,7 +327,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
 def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
     """Returns the schema of a table: name and type (str, int, float or bool) of every column."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    return pa.schema([(name, types[kind]) for name, kind in columns.items()])
+    return pa.schema([(name, types[cell_type]) for name, cell_type in columns.items()])
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

@@ -162,7 +162,7 @@ def test_a_workbook_has_typed_cells_and_no_formulas(tmp_path: Path) -> None:
 
 
 def test_a_sheet_has_a_limit_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.report.table.SHEET_ROWS", 3)
+    monkeypatch.setattr("fer_vit.report.table.MAX_SHEET_ROWS", 3)
     path = tmp_path / "t.xlsx"
     with TableWriter(path, COLUMNS) as table:
         table.write(ROWS[:2])
