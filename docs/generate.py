@@ -23,7 +23,7 @@ from fer_vit.app import api, uploads
 from fer_vit.cli import verb_parser
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
-from fer_vit.fields import INTERVALS, MANIFEST, PEOPLE, Field, all_face_fields
+from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
@@ -226,10 +226,10 @@ def columns_page() -> str:
             "`predict --output`, `live --output`, `fer_vit.table` and the API",
             all_face_fields(),
         ),
-        "People": ("`predict --summary`: a row for each person in a video", PEOPLE),
+        "People": ("`predict --summary`: a row for each person in a video", PEOPLE_FIELDS),
         "Intervals": (
             "`predict --intervals`: a row for each expression of a person without a change",
-            INTERVALS,
+            INTERVAL_FIELDS,
         ),
     }
     lines = [
@@ -259,7 +259,7 @@ def manifest_page() -> str:
     """Returns the page of the manifest: columns, the text of `data.schema`,
     targets of further heads.
     """
-    columns = columns_table(MANIFEST)
+    columns = columns_table(MANIFEST_FIELDS)
     _, _, text = inspect.cleandoc(schema.__doc__ or "").partition("\n\n")
     rows = [
         (

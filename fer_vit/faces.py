@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
-from fer_vit.fields import ORIGIN, PHOTO, SMOOTHED_LABEL, Cell, Field, face_fields
+from fer_vit.fields import ORIGIN_FIELDS, PHOTO_FIELDS, SMOOTHED_LABEL, Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
 
 Source: TypeAlias = Path | bytes | Image
@@ -448,7 +448,7 @@ class Faces(Sequence["Face"]):
         """Returns the row of each photo as if it had no face: its own columns, and the origin."""
         every_photo = np.arange(len(self.infos))
         unknown = found_faces(self.infos, every_photo, scheme=self.scheme)  # one in each photo
-        return unknown._cells_by_row([*PHOTO, *ORIGIN])
+        return unknown._cells_by_row([*PHOTO_FIELDS, *ORIGIN_FIELDS])
 
     def _cells_by_row(self, chosen: Sequence[Field]) -> list[dict[str, Cell]]:
         """Returns the cells of the chosen columns by name, for each face."""

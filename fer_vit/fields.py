@@ -49,7 +49,7 @@ PROBABILITY = "p_"
 SMOOTHED = "smoothed_"
 SMOOTHED_LABEL = "label_smoothed"
 FEATURE = "feature_"
-BOX = ("box_left", "box_top", "box_right", "box_bottom")
+BOX_COLUMNS = ("box_left", "box_top", "box_right", "box_bottom")
 
 
 class Field(NamedTuple):
@@ -127,19 +127,19 @@ def _pose_fields() -> tuple[Field, ...]:
     return tuple(columns)
 
 
-VIDEOS = "with videos"
+WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
-PHOTO = (
+PHOTO_FIELDS = (
     Field("path", "string", "", "the photo or video"),
     Field("status", "string", "", "ok, no face, or why the image cannot be read"),
-    Field("frame", "integer", "", "index of the frame in its video", VIDEOS),
-    Field("seconds", "number", "seconds", "time of the frame in its file", VIDEOS),
+    Field("frame", "integer", "", "index of the frame in its video", WITH_VIDEOS),
+    Field("seconds", "number", "seconds", "time of the frame in its file", WITH_VIDEOS),
 )
-"""What identifies a photo or frame. A photo without a face has these columns and `ORIGIN`."""
-IDENTITY = (
-    *PHOTO,
-    Field("track", "integer", "", "number of the person in the video, from 1", VIDEOS),
+"""What identifies a photo or frame. A photo without a face has these and `ORIGIN_FIELDS`."""
+IDENTITY_FIELDS = (
+    *PHOTO_FIELDS,
+    Field("track", "integer", "", "number of the person in the video, from 1", WITH_VIDEOS),
     Field("face", "integer", "", "index of the face in its photo, from 0; empty without a face"),
 )
 """What identifies a face."""
@@ -174,7 +174,7 @@ EXPRESSION_FIELDS = (
 """What most users read."""
 POSE_FIELDS = _pose_fields()
 """The pose, by the head `pose` or else by the landmarks; a table always has it."""
-UNCERTAINTY = (
+UNCERTAINTY_FIELDS = (
     Field(
         "prediction_set",
         "string",
@@ -191,13 +191,13 @@ UNCERTAINTY = (
         head="expression",
     ),
 )
-SMOOTH = (
+SMOOTHED_FIELDS = (
     Field(
         "label_smoothed",
         "string",
         "",
         "the expression with the largest average; empty if the average is below `--min_confidence`",
-        VIDEOS,
+        WITH_VIDEOS,
         head="expression",
     ),
     Field(
@@ -205,12 +205,12 @@ SMOOTH = (
         "number",
         "probability",
         "average over time of each probability",
-        VIDEOS,
+        WITH_VIDEOS,
         head="expression",
         compute=attrgetter("smoothed"),
     ),
 )
-QUALITY = (
+QUALITY_FIELDS = (
     Field("size", "number", "pixels", "side of the face's crop in the photo"),
     Field(
         "blur",
@@ -227,7 +227,7 @@ QUALITY = (
         "without a detector",
     ),
 )
-PLACE = (
+PLACE_FIELDS = (
     _place("box_left", "left side of the face's box in the photo", "box", 0),
     _place("box_top", "upper side", "box", 1),
     _place("box_right", "right side", "box", 2),
@@ -243,7 +243,7 @@ PLACE = (
     _place("left_mouth_x", "the mouth's corner on the person's left", "landmarks", 4, 0),
     _place("left_mouth_y", "", "landmarks", 4, 1),
 )
-ORIGIN = (
+ORIGIN_FIELDS = (
     _origin("model", "name or path of the model"),
     _origin("detector", "the face detector"),
     _origin("fer_vit_version", "the version of fer-vit"),
@@ -257,7 +257,7 @@ ORIGIN = (
 """What made the row. Each row has it, since rows of several tables are joined,
 sorted and sent on.
 """
-FEATURES = (
+FEATURE_FIELDS = (
     Field(
         "feature_*",
         "number",
@@ -267,7 +267,7 @@ FEATURES = (
         compute=attrgetter("features"),
     ),
 )
-PEOPLE = (
+PEOPLE_FIELDS = (
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", "number of the person in the video, from 1"),
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
@@ -298,7 +298,7 @@ PEOPLE = (
     Field("longest_run_seconds", "number", "seconds", "its duration", head="expression"),
 )
 """The table of `predict --summary`: a row for each person in a video."""
-INTERVALS = (
+INTERVAL_FIELDS = (
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", "number of the person in the video, from 1"),
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
@@ -313,7 +313,7 @@ INTERVALS = (
     ),
 )
 """The table of `predict --intervals`: a row for each expression of a person without a change."""
-MANIFEST = (
+MANIFEST_FIELDS = (
     Field("image", "image", "", "the encoded image, or its path below the manifest's folder"),
     Field("split", "string", "", "train, val or test"),
     Field("label", "string", "", "the name of an expression; null: unknown"),
@@ -335,16 +335,16 @@ MANIFEST = (
 def all_face_fields() -> list[Field]:
     """Returns the table of faces that `predict` and `live` write, in the order of its columns."""
     return [
-        *IDENTITY,
+        *IDENTITY_FIELDS,
         *EXPRESSION_FIELDS,
         *POSE_FIELDS,
         *head_fields(),
-        *UNCERTAINTY,
-        *SMOOTH,
-        *QUALITY,
-        *PLACE,
-        *ORIGIN,
-        *FEATURES,
+        *UNCERTAINTY_FIELDS,
+        *SMOOTHED_FIELDS,
+        *QUALITY_FIELDS,
+        *PLACE_FIELDS,
+        *ORIGIN_FIELDS,
+        *FEATURE_FIELDS,
     ]
 
 
@@ -388,19 +388,19 @@ def face_fields(
             of_heads.append(output_field(name)._replace(part=(index,)))
         smoothed.append(smoothed_field(name)._replace(part=(index,)))
     fields = [
-        *IDENTITY,
+        *IDENTITY_FIELDS,
         *_expand(EXPRESSION_FIELDS, labels),
         *POSE_FIELDS,
         *of_heads,
-        *UNCERTAINTY,
-        *_expand(SMOOTH, labels),
+        *UNCERTAINTY_FIELDS,
+        *_expand(SMOOTHED_FIELDS, labels),
         *smoothed,
-        *QUALITY,
-        *PLACE,
-        *ORIGIN,
-        *_expand(FEATURES, range(features)),
+        *QUALITY_FIELDS,
+        *PLACE_FIELDS,
+        *ORIGIN_FIELDS,
+        *_expand(FEATURE_FIELDS, range(features)),
     ]
-    return [field for field in fields if videos or field.when != VIDEOS]
+    return [field for field in fields if videos or field.when != WITH_VIDEOS]
 
 
 def table_columns(
@@ -437,7 +437,7 @@ def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]
 def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
     """Returns the columns of a table of people for expressions and columns of further heads."""
     fields = []
-    for field in PEOPLE:
+    for field in PEOPLE_FIELDS:
         if field.name == "mean_*":
             for index, name in enumerate(outputs):
                 output = output_field(name)
@@ -500,7 +500,7 @@ def smoothed_field(name: str) -> Field:
     return field._replace(
         name=SMOOTHED + name,
         meaning=f"average over time of {name}",
-        when=VIDEOS,
+        when=WITH_VIDEOS,
         compute=attrgetter("smoothed_outputs"),
     )
 

@@ -13,14 +13,14 @@ from fer_vit.commands import predict
 from fer_vit.data.schema import SCHEMA
 from fer_vit.faces import Origin, PhotoInfo, Pose, Scheme, found_faces, no_faces
 from fer_vit.fields import (
-    BOX,
+    BOX_COLUMNS,
     HELP_WIDTH,
-    INTERVALS,
-    MANIFEST,
+    INTERVAL_FIELDS,
+    MANIFEST_FIELDS,
     NUMBER_FORMATS,
-    ORIGIN,
-    PEOPLE,
-    PLACE,
+    ORIGIN_FIELDS,
+    PEOPLE_FIELDS,
+    PLACE_FIELDS,
     POSE_FIELDS,
     TYPES,
     Field,
@@ -35,7 +35,12 @@ from fer_vit.heads import HEADS, target_column
 from tests.helpers.faces import make_faces
 
 FACES = all_face_fields()
-LISTS = {"faces": FACES, "people": PEOPLE, "intervals": INTERVALS, "manifest": MANIFEST}
+LISTS = {
+    "faces": FACES,
+    "people": PEOPLE_FIELDS,
+    "intervals": INTERVAL_FIELDS,
+    "manifest": MANIFEST_FIELDS,
+}
 
 
 @pytest.mark.parametrize("columns", LISTS.values(), ids=LISTS)
@@ -46,7 +51,7 @@ def test_each_column_has_one_entry_with_a_known_unit(columns: tuple[Field, ...])
     for field in columns:
         assert field.unit in NUMBER_FORMATS or field.unit in units_of_heads
         assert field.meaning or field.name.endswith("_y")
-        assert field.type in TYPES or field in MANIFEST
+        assert field.type in TYPES or field in MANIFEST_FIELDS
         format(0.5, field.format)
 
 
@@ -87,7 +92,7 @@ def test_faces_have_every_column() -> None:
     columns = no_faces(scheme=scheme).columns()
     known = face_fields(scheme.labels, scheme.outputs, videos=True)
     assert [field.name for field in known] == [*columns]
-    assert Origin._fields == tuple(field.name for field in ORIGIN)
+    assert Origin._fields == tuple(field.name for field in ORIGIN_FIELDS)
 
 
 def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +100,7 @@ def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.Monk
         return faces.box[:, 2] - faces.box[:, 0]
 
     added = Field("width", "number", "pixels", "of the box", compute=width)
-    monkeypatch.setattr(fields, "QUALITY", (*fields.QUALITY, added))
+    monkeypatch.setattr(fields, "QUALITY_FIELDS", (*fields.QUALITY_FIELDS, added))
     box = [[1.0, 2.0, 4.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
     faces = make_faces(["a"], [[1.0], [1.0]], box=box)
     assert faces.columns()["width"].tolist() == [3.0, 2.0]
@@ -113,7 +118,7 @@ def test_each_column_has_the_values_of_its_name() -> None:
     for number, name in enumerate(LANDMARKS):
         assert columns[f"{name}_x"] == [2 * number]
         assert columns[f"{name}_y"] == [2 * number + 1]
-    assert [columns[name] for name in BOX] == [[0], [1], [2], [3]]
+    assert [columns[name] for name in BOX_COLUMNS] == [[0], [1], [2], [3]]
     assert [columns[name] for name in Pose._fields] == [[1], [2], [3]]
     origin = Origin(*Origin._fields)
     columns = replace(faces, scheme=Scheme(origin=origin)).columns()
@@ -122,11 +127,11 @@ def test_each_column_has_the_values_of_its_name() -> None:
 
 def test_landmarks_have_two_columns_each() -> None:
     expected = chain.from_iterable((f"{name}_x", f"{name}_y") for name in LANDMARKS)
-    assert [field.name for field in PLACE[4:]] == [*expected]
+    assert [field.name for field in PLACE_FIELDS[4:]] == [*expected]
 
 
 def test_the_manifest_has_these_columns() -> None:
-    assert SCHEMA.names == [field.name for field in MANIFEST]
+    assert SCHEMA.names == [field.name for field in MANIFEST_FIELDS]
 
 
 def test_the_help_of_predict_lists_every_column() -> None:

@@ -34,7 +34,7 @@ from fer_vit.face.image import (
     read_image,
 )
 from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, PhotoInfo, no_faces
-from fer_vit.fields import FEATURES, all_face_fields
+from fer_vit.fields import FEATURE_FIELDS, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import is_video
@@ -129,7 +129,7 @@ def json_types() -> dict[str, str]:
 
     A name with an asterisk stands for several columns.
     """
-    return {field.name: field.type for field in all_face_fields() if field not in FEATURES}
+    return {field.name: field.type for field in all_face_fields() if field not in FEATURE_FIELDS}
 
 
 def run_task(task: Task, model: Recognizer, send: Callable[[Event], None]) -> None:

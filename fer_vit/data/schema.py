@@ -33,7 +33,7 @@ from tqdm import tqdm
 from fer_vit.data.shards import PREPARE_AGAIN, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
-from fer_vit.fields import MANIFEST
+from fer_vit.fields import MANIFEST_FIELDS
 from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.heads import HEADS, check_outputs, outputs_of, target_column
@@ -63,7 +63,7 @@ ARROW = {
     "boolean": pa.bool_(),
 }
 """The types of a manifest's columns in Arrow."""
-SCHEMA = pa.schema([(field.name, ARROW[field.type]) for field in MANIFEST])
+SCHEMA = pa.schema([(field.name, ARROW[field.type]) for field in MANIFEST_FIELDS])
 
 
 class CloseUp(NamedTuple):

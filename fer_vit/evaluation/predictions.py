@@ -15,7 +15,7 @@ from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DETECTORS
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_objects
-from fer_vit.fields import BOX, ORIGIN, SMOOTHED_LABEL
+from fer_vit.fields import BOX_COLUMNS, ORIGIN_FIELDS, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.expressions import SUM_TOLERANCE
@@ -120,7 +120,7 @@ def _facts(recorded: dict[str, str], columns: Columns) -> dict[str, str]:
 
 def _origins(columns: Columns) -> dict[str, list[str]]:
     """Returns the different values of each column that records what made a row."""
-    names = [field.name for field in ORIGIN if field.name in columns]
+    names = [field.name for field in ORIGIN_FIELDS if field.name in columns]
     return {name: sorted({*columns[name].tolist()} - {None}) for name in names}
 
 
@@ -195,7 +195,7 @@ def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list
     paths = path_of_row[[0, *starts]].tolist()
     file_names = [normal_path(name).rpartition("/")[2].casefold() for name in paths]
     occurrences = Counter(file_names)
-    values = [columns[name][predicted] for name in BOX if name in columns]
+    values = [columns[name][predicted] for name in BOX_COLUMNS if name in columns]
     cells = np.column_stack([find_moments(columns)[predicted], *values]).astype(float)
     rows = np.column_stack([probabilities[predicted], cells])
     rows_of_paths = np.split(rows, starts)
@@ -221,8 +221,8 @@ def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list
 def cut_face(table: Columns, row: int) -> Image:
     """Returns the face in a row of a table, cut out of its photo with `BOX_MARGIN`."""
     image = read_image(Path(table[PATH][row]))
-    box: list[Any] = [table[name][row] for name in BOX if name in table]
-    if len(box) < len(BOX) or None in box:
+    box: list[Any] = [table[name][row] for name in BOX_COLUMNS if name in table]
+    if len(box) < len(BOX_COLUMNS) or None in box:
         return image
     left, top, right, bottom = box
     x = (right - left) * BOX_MARGIN

@@ -37,12 +37,12 @@ def to_sdr(image: Image, transfer: int) -> Image:
         return image
     converted = np.empty_like(image)
     for top in range(0, len(image), ROWS_AT_ONCE):
-        rows = slice(top, top + ROWS_AT_ONCE)
-        light = cv2.LUT(image[rows], _light_of_codes(transfer))  # (R, W, 3) float32, linear
+        block = slice(top, top + ROWS_AT_ONCE)
+        light = cv2.LUT(image[block], _light_of_codes(transfer))  # (R, W, 3) float32, linear
         light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
         # The square root spreads dark light over 8 bits nearly as a screen's gamma does.
         roots = cv2.convertScaleAbs(cv2.sqrt(light), alpha=255)
-        converted[rows] = cv2.LUT(roots, _codes_of_roots())
+        converted[block] = cv2.LUT(roots, _codes_of_roots())
     return converted
 
 

@@ -97,15 +97,15 @@ def is_camera(source: str) -> bool:
     return source.isdecimal() and len(source) < 4
 
 
-def camera_frames(number: int) -> Iterator[Frame]:
-    """Yields the frames of the camera with a number in OpenCV.
+def camera_frames(index: int) -> Iterator[Frame]:
+    """Yields the frames of the camera with an index in OpenCV.
 
     Raises ImageError if it is missing or fails.
     """
     with QUIET_OPENCV:  # not while a frame is used: the generator waits there
-        camera = cv2.VideoCapture(number)
+        camera = cv2.VideoCapture(index)
     start = time.perf_counter()
-    count = 0
+    num_frames = 0
     try:
         while True:
             with QUIET_OPENCV:
@@ -113,11 +113,11 @@ def camera_frames(number: int) -> Iterator[Frame]:
             if picture is None:
                 break
             image = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
-            yield Frame(image, count, time.perf_counter() - start)
-            count += 1
+            yield Frame(image, num_frames, time.perf_counter() - start)
+            num_frames += 1
     finally:
         camera.release()
-    raise ImageError("the camera was disconnected" if count else "no such camera")
+    raise ImageError("the camera was disconnected" if num_frames else "no such camera")
 
 
 def read_newest(frames: Iterator[Frame]) -> Generator[ArrivedFrame, None, None]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fer_vit.faces import NO_FACE, Faces
-from fer_vit.fields import INTERVALS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
+from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import as_text, atomic_write
 from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_direction
 from fer_vit.report.table import write_fields
@@ -389,7 +389,7 @@ def write_intervals(
         with atomic_write(path, overwrite=overwrite) as file:
             file.write_text(format_textgrid(episodes, end), encoding="utf-8")
         return
-    with write_fields(path, INTERVALS, overwrite=overwrite) as table:
+    with write_fields(path, INTERVAL_FIELDS, overwrite=overwrite) as table:
         table.write([vars(episode) for episode in episodes])
 
 

@@ -183,11 +183,13 @@ class Recognizer(nn.Module):
         are possible. Raises FerVitError when these do not fit the model, or it does not contain the
         class frequencies of its training faces.
         """
-        names = self.net.settings.labels
+        labels = self.net.settings.labels
         classes = [classes] if isinstance(classes, str) else classes
-        if unknown := {*classes} - {*names}:
-            raise FerVitError(f"Expected classes among {', '.join(names)}, but got {min(unknown)}.")
-        possible = [name for name in names if not classes or name in classes]
+        if unknown := {*classes} - {*labels}:
+            raise FerVitError(
+                f"Expected classes among {', '.join(labels)}, but got {min(unknown)}."
+            )
+        possible = [label for label in labels if not classes or label in classes]
         conditions = {"classes": ", ".join(possible)} if classes else {}
         frequencies = None
         if prior is not None:
@@ -198,14 +200,14 @@ class Recognizer(nn.Module):
                     "`prior` needs a model with the class frequencies of its training faces. "
                     f"{remedy}"
                 )
-            by_name = read_prior(prior, possible)
+            by_label = read_prior(prior, possible)
             conditions["prior"] = ", ".join(
-                f"{name} {value:.3g}" for name, value in by_name.items()
+                f"{label} {value:.3g}" for label, value in by_label.items()
             )
-            frequencies = [by_name.get(name, 0.0) for name in names]
+            frequencies = [by_label.get(label, 0.0) for label in labels]
         # Others may use the network, too, so it is not changed.
         net = share_tensors(self.net)
-        net.change_prior(frequencies, [name in possible for name in names])
+        net.change_prior(frequencies, [label in possible for label in labels])
         self.net = net
         self.conditions = conditions
 
@@ -318,17 +320,18 @@ class Recognizer(nn.Module):
         faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
-        parts = []
+        attributions = []
         for chunk in self._make_batch(faces).split(FACES_EXPLAINED_AT_ONCE):
-            parts.append(methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method))
+            attribution = methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method)
+            attributions.append(attribution)
         return Explanations(
             faces=list(faces),
             labels=self.labels,
             regions=self.crop_spec.regions,
-            probabilities=torch.cat([part.probabilities for part in parts]),
-            scores=torch.cat([part.scores for part in parts]),
-            heat=torch.cat([part.heat for part in parts]),
-            shares=torch.cat([part.shares for part in parts]),
+            probabilities=torch.cat([batch.probabilities for batch in attributions]),
+            scores=torch.cat([batch.scores for batch in attributions]),
+            heat=torch.cat([batch.heat for batch in attributions]),
+            shares=torch.cat([batch.shares for batch in attributions]),
         )
 
     def attend(self, face: Face) -> Attention:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from PIL import ImageFont
 
 LOGGER = logging.getLogger("fer_vit")
-PILLOW = frozenset(map(chr, range(32, 127))) | {"…"}
+PILLOW_CHARACTERS = frozenset(map(chr, range(32, 127))) | {"…"}
 """The characters of Pillow's own font."""
-STANDARD = "DejaVu Sans"  # which comes with matplotlib
-BOXES = "Last Resort"  # begin of the names of fonts that have a box for every character
-REPORTED: set[str] = set()
+STANDARD_FONT = "DejaVu Sans"  # which comes with matplotlib
+BOX_FONT = "Last Resort"  # begin of the names of fonts that have a box for every character
+REPORTED_CHARACTERS: set[str] = set()
 """The characters without a font that a line has reported."""
 
 
@@ -60,7 +60,7 @@ def find_font(characters: frozenset[str]) -> FontFile | None:
     Where no font has all of them, it is the one that lacks fewest, and a line reports those that
     are missing, each of them once.
     """
-    if characters <= PILLOW:
+    if characters <= PILLOW_CHARACTERS:
         return None
     file, missing = _best_font(characters)
     _report(missing)
@@ -75,10 +75,10 @@ def find_fonts(characters: frozenset[str]) -> tuple[FontFile, ...]:
     """
     files: list[FontFile] = []
     missing = characters
-    while not missing <= PILLOW:
+    while not missing <= PILLOW_CHARACTERS:
         file, still_missing = _best_font(missing)
         if still_missing == missing:
-            _report(missing - PILLOW)
+            _report(missing - PILLOW_CHARACTERS)
             break
         files.append(file)
         missing = still_missing
@@ -101,8 +101,8 @@ def _best_font(characters: frozenset[str]) -> tuple[FontFile, frozenset[str]]:
 
 def _report(missing: frozenset[str]) -> None:
     """Logs a line with the characters that no line has reported yet, and their scripts."""
-    new = "".join(sorted(missing - REPORTED))
-    REPORTED.update(new)
+    new = "".join(sorted(missing - REPORTED_CHARACTERS))
+    REPORTED_CHARACTERS.update(new)
     if new:
         scripts = ", ".join(sorted({script_of(character) for character in new}))
         LOGGER.warning(
@@ -130,11 +130,11 @@ def font_files() -> Iterator[FontFile]:
     entries = []
     for entry in fontManager.ttflist:
         upright = entry.style == "normal" and entry.weight == 400
-        if upright and not entry.name.startswith(BOXES):
+        if upright and not entry.name.startswith(BOX_FONT):
             entries.append(entry)
     entries.sort(
         key=lambda entry: (
-            entry.name != STANDARD,
+            entry.name != STANDARD_FONT,
             "Sans" not in entry.name,
             entry.name,
             entry.fname,

@@ -20,7 +20,7 @@ from fer_vit.files import json_text
 from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.faces import data_uri
 
-FIRST = "base.js"  # of the scripts in a folder, which the others use
+FIRST_SCRIPT = "base.js"  # of the scripts in a folder, which the others use
 
 
 def _printable_text(value: Any) -> Any:
@@ -59,12 +59,13 @@ def render(path: Path, name: str, **values: object) -> None:
 
 
 def script(name: str) -> str:
-    """Returns the script of a page: the files of the folder `NAME`, `FIRST` first, then `NAME.js`.
+    """Returns the script of a page: the files of the folder `NAME`, then `NAME.js`.
 
-    A file in the folder becomes part of the page: a new chart needs no change of the others.
+    `FIRST_SCRIPT` comes first. A file in the folder becomes part of the page: a new chart needs no
+    change of the others.
     """
     files = [file for file in _LOADER.list_templates() if file.startswith(f"{name}/")]
-    files.sort(key=lambda file: (not file.endswith(FIRST), file))
+    files.sort(key=lambda file: (not file.endswith(FIRST_SCRIPT), file))
     return "\n".join(_source(file) for file in (*files, f"{name}.js"))
 
 

@@ -16,7 +16,7 @@ from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock
 from fer_vit.report.fonts import drawn_characters, find_fonts
 
-DRAWING = ThreadLock()
+DRAWING_LOCK = ThreadLock()
 """Settings of matplotlib and filters of warnings belong to the process: one thread draws."""
 
 
@@ -34,7 +34,7 @@ def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
 
     No other setting is restored: another thread may have changed it.
     """
-    with DRAWING, warnings.catch_warnings():
+    with DRAWING_LOCK, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # for which find_fonts has a line
         before = {name: rcParams[name] for name in settings}
         rcParams.update(settings)

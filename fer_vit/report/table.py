@@ -21,7 +21,7 @@ from fer_vit.files import as_text, atomic_write, cannot_write, json_text
 from fer_vit.report.estimate import Estimate, estimate_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
-FACTS = "predictions"  # the metadata that records how predictions were made
+FACTS_KEY = "predictions"  # the metadata that records how predictions were made
 LINE_BYTES = 2**16  # of a line that a growing table writes at once
 MAX_SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
@@ -126,7 +126,7 @@ class ParquetFile:
                 }
                 columns.append(column)
         pandas = {"index_columns": [], "column_indexes": [], "columns": columns}
-        metadata = {"pandas": json_text(pandas), FACTS: json_text(dict(layout.facts))}
+        metadata = {"pandas": json_text(pandas), FACTS_KEY: json_text(dict(layout.facts))}
         self._schema = arrow_schema(layout.columns).with_metadata(metadata)
         self._file = pq.ParquetWriter(path, self._schema)
         self._rows: list[Mapping[str, Any]] = []
@@ -316,11 +316,11 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     Raises ValueError when the record is no object with text.
     """
     try:
-        facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
+        facts = json.loads(metadata.get(FACTS_KEY.encode(), b"{}"))
     except RecursionError as error:
-        raise ValueError(f"the record `{FACTS}` is nested too deeply") from error
+        raise ValueError(f"the record `{FACTS_KEY}` is nested too deeply") from error
     if not isinstance(facts, dict):
-        raise ValueError(f"the record `{FACTS}` is no object")
+        raise ValueError(f"the record `{FACTS_KEY}` is no object")
     return {name: str(fact) for name, fact in facts.items()}
 
 
@@ -346,11 +346,15 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
 
 
 # What a formula begins with: = + - @, in full width and in small forms as well.
-RUNS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
+FORMULA_STARTS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
 CELL_ENDS = r";,|\t\r\n"  # what programs may take for the end of a cell
 SKIPPED = "[ \"']*"  # what may precede a formula
-FORMULA = re.compile(rf"^(?={SKIPPED}[{RUNS}\t\r\n])|[{CELL_ENDS}](?={SKIPPED}[{RUNS}])")
-ESCAPED = re.compile(rf"^'(?={SKIPPED}[{RUNS}\t\r\n])|(?<=[{CELL_ENDS}])'(?={SKIPPED}[{RUNS}])")
+FORMULA = re.compile(
+    rf"^(?={SKIPPED}[{FORMULA_STARTS}\t\r\n])|[{CELL_ENDS}](?={SKIPPED}[{FORMULA_STARTS}])"
+)
+ESCAPED = re.compile(
+    rf"^'(?={SKIPPED}[{FORMULA_STARTS}\t\r\n])|(?<=[{CELL_ENDS}])'(?={SKIPPED}[{FORMULA_STARTS}])"
+)
 
 
 def csv_text(text: str) -> str:

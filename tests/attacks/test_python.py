@@ -22,7 +22,7 @@ from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.threads import FEW_FACES, compute_in_forks, few_threads
 from fer_vit.processes import ThreadLock
-from fer_vit.report.rendering import DRAWING, rasterize, save_figure
+from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
 from tests.helpers.processes import PATIENCE
 
 
@@ -65,7 +65,7 @@ def test_a_thread_that_begins_during_a_prediction_keeps_the_threads_of_torch() -
 def test_a_forked_process_has_one_thread_and_free_locks(model: Recognizer) -> None:
     """OpenMP's threads, and the thread that had a lock, do not exist there."""
     before = torch.get_num_threads()
-    locks = [ThreadLock(), DRAWING]
+    locks = [ThreadLock(), DRAWING_LOCK]
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

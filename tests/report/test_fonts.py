@@ -21,7 +21,7 @@ def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     fonts.find_font.cache_clear()
     fonts.find_fonts.cache_clear()
     fonts.characters_of.cache_clear()
-    monkeypatch.setattr(fonts, "REPORTED", set())
+    monkeypatch.setattr(fonts, "REPORTED_CHARACTERS", set())
 
 
 def drawn_label(label: str) -> np.ndarray:
@@ -35,7 +35,7 @@ def test_a_label_has_a_font_with_all_its_characters(
 ) -> None:
     file = fonts.find_font(frozenset(label))
     assert file is not None
-    assert file.name == fonts.STANDARD
+    assert file.name == fonts.STANDARD_FONT
     assert fonts.missing_characters(file, frozenset(label)) == set()
     assert not caplog.records
     assert drawn_label(label).std() > 0
@@ -48,7 +48,7 @@ def test_ascii_has_the_font_of_pillow() -> None:
 def test_characters_without_a_font_are_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD]
+    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD_FONT]
     monkeypatch.setattr(fontManager, "ttflist", standard)
     with caplog.at_level(logging.WARNING, "fer_vit"):
         drawn_label(FOREIGN)
@@ -61,7 +61,7 @@ def test_characters_without_a_font_are_reported_once(
 def test_each_character_without_a_font_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD]
+    standard = [entry for entry in fontManager.ttflist if entry.name == fonts.STANDARD_FONT]
     monkeypatch.setattr(fontManager, "ttflist", standard)
     texts = ["a喜", "b喜怒", "c怒喜", "d哀"]
     with caplog.at_level(logging.WARNING, "fer_vit"):
@@ -90,12 +90,12 @@ def test_a_font_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_removed_fonts_and_fonts_of_boxes_are_not_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    removed = FontEntry(fname="removed.ttf", name=fonts.STANDARD, style="normal", weight=400)
+    removed = FontEntry(fname="removed.ttf", name=fonts.STANDARD_FONT, style="normal", weight=400)
     boxes = FontEntry(fname="boxes.otf", name="Last Resort Font", style="normal", weight=400)
-    (standard,) = [file for file in fonts.font_files() if file.name == fonts.STANDARD][:1]
+    (standard,) = [file for file in fonts.font_files() if file.name == fonts.STANDARD_FONT][:1]
     usual = FontEntry(fname=standard.path, name="Other Sans", style="normal", weight=400)
     monkeypatch.setattr(fontManager, "ttflist", [boxes, removed, usual])
-    assert [file.name for file in fonts.font_files()] == [fonts.STANDARD, "Other Sans"]
+    assert [file.name for file in fonts.font_files()] == [fonts.STANDARD_FONT, "Other Sans"]
     assert fonts.find_font(frozenset("müde")) == fonts.FontFile("Other Sans", standard.path)
 
 
@@ -117,7 +117,7 @@ def test_texts_of_figures_have_a_second_font() -> None:
     plain = figure.text(0, 0, "joy")
     cyrillic = figure.text(0, 1, "радость")
     rendering.choose_fonts(figure)
-    assert fonts.STANDARD in cyrillic.get_fontfamily()
+    assert fonts.STANDARD_FONT in cyrillic.get_fontfamily()
     assert len(plain.get_fontfamily()) < len(cyrillic.get_fontfamily())
 
 
