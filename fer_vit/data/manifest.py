@@ -107,13 +107,13 @@ class Manifest:
         repeated = [rows for rows in copies.values() if len(rows) > 1]
         if not repeated:
             return
-        more = sum(len(rows) - 1 for rows in repeated)
-        across = sum(len({splits[row] for row in rows}) > 1 for rows in repeated)
+        num_further = sum(len(rows) - 1 for rows in repeated)
+        num_across = sum(len({splits[row] for row in rows}) > 1 for rows in repeated)
         names = list_names(self.name(rows[0]) for rows in repeated)
         LOGGER.warning(
-            f"{self.path}: {counted(len(repeated), 'face')} with {counted(more, 'further row')} "
-            f"({names}), {across:,} of them in several splits. Each row counts: remove those that "
-            "should not."
+            f"{self.path}: {counted(len(repeated), 'face')} with "
+            f"{counted(num_further, 'further row')} ({names}), {num_across:,} of them in several "
+            "splits. Each row counts: remove those that should not."
         )
 
     def _content_hash(self, row: int) -> bytes | None:

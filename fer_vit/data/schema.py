@@ -41,7 +41,7 @@ from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
 # a column of some data sets: the number of annotators who voted for the label, as text
-VOTES = "label_votes"
+VOTES_COLUMN = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 SHARD_NAMES = tuple(f"{split}-{5 * '[0-9]'}-of-{5 * '[0-9]'}.parquet" for split in SPLITS)
@@ -53,7 +53,7 @@ Embed = Literal["auto", "always"]
 EMBED_BELOW = 32 * 1024
 ROW_GROUP = 2000  # rows that are written at once
 MAX_COORDINATE = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
-ARROW = {
+ARROW_TYPES = {
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
     "numbers": pa.list_(pa.float32()),
@@ -63,7 +63,7 @@ ARROW = {
     "boolean": pa.bool_(),
 }
 """The types of a manifest's columns in Arrow."""
-SCHEMA = pa.schema([(field.name, ARROW[field.type]) for field in MANIFEST_FIELDS])
+SCHEMA = pa.schema([(field.name, ARROW_TYPES[field.type]) for field in MANIFEST_FIELDS])
 
 
 class CloseUp(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import fisher_exact
 from scipy.stats.contingency import crosstab
 
-from fer_vit.data.schema import VOTES
+from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.inference import (
     Scale,
@@ -78,7 +78,7 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
 
     The result is empty without this column.
     """
-    votes = faces.columns.get(VOTES)
+    votes = faces.columns.get(VOTES_COLUMN)
     if votes is None:
         return {}
     counts = np.array([_count(cell) for cell in votes])  # (N,)

@@ -100,16 +100,16 @@ class ConvStem(nn.Module):
         return self.late(features).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def downsample(before: int, after: int, convs: int) -> nn.Sequential:
+def downsample(in_channels: int, out_channels: int, convs: int) -> nn.Sequential:
     """Creates 3x3 convolutions with batch norm and GELU: (B, C, H, W) -> (B, C', H/2, W/2)."""
     layers = nn.Sequential()
-    channels = before
+    channels = in_channels
     stride = 2  # only the first convolution halves the map
     for _ in range(convs):
-        layers.append(nn.Conv2d(channels, after, 3, stride, 1, bias=False))
-        layers.append(nn.BatchNorm2d(after))
+        layers.append(nn.Conv2d(channels, out_channels, 3, stride, 1, bias=False))
+        layers.append(nn.BatchNorm2d(out_channels))
         layers.append(nn.GELU())
-        channels = after
+        channels = out_channels
         stride = 1
     return layers
 

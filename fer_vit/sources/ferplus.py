@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from fer_vit.data.manifest import have_ties
-from fer_vit.data.schema import VOTES, Reading, Row, Split
+from fer_vit.data.schema import VOTES_COLUMN, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.errors import bad_line, not_found
@@ -69,7 +69,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
         )
     if not rows:
         raise not_found(root, f"{', '.join(FOLDERS)}, each with its label.csv and its images,")
-    return Reading(LABELS, rows, dropped, notes, extra=(VOTES,))
+    return Reading(LABELS, rows, dropped, notes, extra=(VOTES_COLUMN,))
 
 
 def _read_split(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Counter[str]]:
@@ -98,7 +98,7 @@ def _read_split(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Co
             row = Row(folder / name, f"{folder.name}/{name}", split, LABELS[label])
             if is_soft:
                 row.votes = tuple(shares.tolist())
-            row.extra = {VOTES: str(counts[label])}
+            row.extra = {VOTES_COLUMN: str(counts[label])}
             rows.append(row)
         elif max(counts[len(LABELS) :]) > max(counts[: len(LABELS)]):
             dropped[NOT_EXPRESSIVE] += 1

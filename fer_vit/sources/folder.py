@@ -27,7 +27,7 @@ from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.layout import Layout, find_layout, split_names
-from fer_vit.sources.splits import PERSON, hold_out, missing_splits
+from fer_vit.sources.splits import PERSON_COLUMN, hold_out, missing_splits
 from fer_vit.sources.targets import TargetTable, read_targets
 from fer_vit.tables.paths import match_paths
 from fer_vit.wording import counted, fill_docstring, join_names, list_names
@@ -150,7 +150,7 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
             folders = folders[1:]
         person = columns["person"][index] if "person" in columns else next(iter(folders), None)
         if person is not None:
-            row.extra = {PERSON: as_text(person)}
+            row.extra = {PERSON_COLUMN: as_text(person)}
         label = columns["label"][index] if "label" in columns else None
         if label is not None:
             row.label = canonical(label)
@@ -160,7 +160,7 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
     reading = Reading(_in_order(labels) or EXPRESSIONS, listed)
     if "person" in columns:
         _spell_persons(reading)
-        reading.extra = (PERSON,)
+        reading.extra = (PERSON_COLUMN,)
     else:
         _unify_persons(reading, "first folders of the photos")
     if not labels:
@@ -199,7 +199,7 @@ def _read_photos(root: Path, photos: list[Path], layout: Layout) -> Reading:
         name = path.relative_to(root).as_posix()
         row = Row(path, name, place.split or "train", canonical(place.label))
         if place.person:
-            row.extra = {PERSON: as_text(place.person)}
+            row.extra = {PERSON_COLUMN: as_text(place.person)}
         rows.append(row)
     rows.sort(key=lambda row: row.name)
     labels = {str(row.label) for row in rows}
@@ -256,7 +256,7 @@ def _unify_persons(reading: Reading, folders: str = "folders below the classes")
     """Gives each person in `reading` one spelling; removes the persons if there are too few."""
     spelled = _spell_persons(reading)
     if len(spelled) >= MIN_PERSONS:
-        reading.extra = (PERSON,)
+        reading.extra = (PERSON_COLUMN,)
         reading.notes.append(
             f"{folders.capitalize()} are read as {len(spelled):,} persons ({list_names(spelled)})."
         )
@@ -274,8 +274,8 @@ def _spell_persons(reading: Reading) -> list[str]:
     """Gives each person in `reading` the first spelling of their name; returns the names."""
     spelled: dict[str, str] = {}
     for row in reading.rows:
-        name = row.extra.get(PERSON)
+        name = row.extra.get(PERSON_COLUMN)
         if name:
             key = normalize("NFC", name.strip()).casefold()
-            row.extra[PERSON] = spelled.setdefault(key, name)
+            row.extra[PERSON_COLUMN] = spelled.setdefault(key, name)
     return list(spelled.values())

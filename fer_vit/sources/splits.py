@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 
-PERSON = "person"  # the column with the identity, in data sets that have it
+PERSON_COLUMN = "person"  # the column with the identity, in data sets that have it
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
@@ -22,7 +22,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     units: dict[str | None, set[str]] = defaultdict(set)
     for row in reading.rows:
         if row.split == "train":
-            group = None if PERSON in row.extra else row.label
+            group = None if PERSON_COLUMN in row.extra else row.label
             units[group].add(_unit(row))
     if not units:
         return reading
@@ -41,7 +41,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
         if row.split == "train":
             row = replace(row, split=moved.get(_unit(row), "train"))
         rows.append(row)
-    what = "the persons" if PERSON in reading.extra else "every class"
+    what = "the persons" if PERSON_COLUMN in reading.extra else "every class"
     note = (
         f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}: choose "
         "the model by val, read test once."
@@ -51,7 +51,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
 
 def _unit(row: Row) -> str:
     """Returns the name of the person, else of the image."""
-    return row.extra.get(PERSON, row.name)
+    return row.extra.get(PERSON_COLUMN, row.name)
 
 
 def missing_splits(rows: list[Row], root: Path) -> list[str]:

@@ -49,7 +49,7 @@ SIDE_WORDS = {"l": "Left", "r": "Right"}
 MAX_INTENSITY = 5.0
 """The intensity E of an action unit, the largest."""
 INTENSITIES = f"intensities from 0 to {MAX_INTENSITY:g}, and divided by that"
-OPENFACE = {"r": MAX_INTENSITY, "c": 1.0}
+OPENFACE_MAXIMA = {"r": MAX_INTENSITY, "c": 1.0}
 """The largest intensity and occurrence in OpenFace's columns, by their suffix."""
 
 UNANNOTATED: dict[str, tuple[float, ...]] = {
@@ -170,7 +170,7 @@ def read_column(name: str) -> Column | None:
     if unit:
         side = SIDE_WORDS.get((unit["side"] or "").lower()[:1], "")
         output = f"AU{int(unit['number']):02d}{side}"
-        scale = OPENFACE.get(unit["kind"])
+        scale = OPENFACE_MAXIMA.get(unit["kind"])
         return Column(name, MOVEMENTS, output, action_unit=True, scale=scale)
     for spelled in (name, name.lower()):
         for head, outputs in outputs_of([spelled]).items():
