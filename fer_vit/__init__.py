@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 from fer_vit.version import __version__ as __version__
 
-HOMES = {
+HOMES = {  # the module of each public name
     "FERTask": "train.task",
     "FaceDataModule": "train.datamodule",
     "FerVitError": "errors",
@@ -50,11 +50,11 @@ HOMES = {
     "table": "predict.results",
     "visualize": "commands.visualize",
 }
-"""The module of each public name."""
+
+# Modules that the documentation of 0.1 named, with their new path; the old path works in 0.2 and
+# 0.3.
 MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.evaluated"}
-"""Modules that the documentation of 0.1 named, with their new path;
-the old path works in 0.2 and 0.3.
-"""
+
 __all__ = ["__version__", *HOMES]
 
 

@@ -86,7 +86,7 @@ examples:
 LOGGER = logging.getLogger("fer_vit")
 NO_ROOM = "Free some space, or choose another disk."
 NO_RIGHTS = "Choose files that you may read, and folders that you may write."
-REMEDIES = {
+REMEDIES = {  # remedies for errors of the system that no command has described
     errno.ENOSPC: NO_ROOM,
     errno.EDQUOT: NO_ROOM,
     errno.EFBIG: NO_ROOM,
@@ -94,7 +94,6 @@ REMEDIES = {
     errno.EPERM: NO_RIGHTS,
     errno.EROFS: NO_RIGHTS,
 }
-"""Remedies for errors of the system that no command has described."""
 INTERRUPTED = "interrupted"
 MIN_OPEN_FILES = 64
 
@@ -433,9 +432,9 @@ def path(word: str) -> Path:
     return Path(word)
 
 
+# How a word becomes an item of an option with several values, by the type of the option.
 LIST_ITEMS: dict[Any, Callable[[str], Any]] = {
     Sequence[Path]: path,
     Sequence[str]: str,
     Sequence[int]: int,
 }
-"""How a word becomes an item of an option with several values, by the type of the option."""

@@ -11,13 +11,12 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, TextIO
 
-CONTROL = re.compile(
+CONTROL = re.compile(  # characters that change more on a terminal than their place
     r"(?!\x1b\[A)"  # one line up, which tqdm uses
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # commands to terminals
     r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # other order, or new lines
     r"\ud800-\udfff]"  # bytes of names beyond Unicode
 )
-"""Characters that change more on a terminal than their place."""
 
 
 def printable(text: str) -> str:
@@ -140,8 +139,7 @@ class TableError(FerVitError):
     """A table that cannot be read or written, or lacks what a command needs."""
 
 
-WHOLE_BITS = 63
-"""Bits of the largest whole number of an option, as of sizes and counts in C."""
+WHOLE_BITS = 63  # bits of the largest whole number of an option, as of sizes and counts in C
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
@@ -249,7 +247,7 @@ def describe_types(types: str) -> str:
     return " or ".join(words)
 
 
-VALUE_TYPES = {
+VALUE_TYPES = {  # what an option expects, by the type of its values
     "float": "a number",
     "int": "a whole number",
     "bool": "true or false",
@@ -259,7 +257,6 @@ VALUE_TYPES = {
     "sequence": "a list",
     "iterable": "a list",
 }
-"""What an option expects, by the type of its values."""
 
 
 def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:

@@ -21,26 +21,27 @@ from fer_vit.errors import FerVitError, for_reader
 from fer_vit.fields import ORIGIN_FIELDS, PHOTO_FIELDS, SMOOTHED_LABEL, Cell, Field, face_fields
 from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
 
+# A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8.
 Source: TypeAlias = Path | bytes | Image
-"""A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8."""
+
 Objects: TypeAlias = NDArray[np.object_]
 
 OK = "ok"
 NO_FACE = "no face"
+
+# The status of an animated PNG, WebP or AVIF.
 FIRST_FRAME = "animated: only the first frame is read"
-"""The status of an animated PNG, WebP or AVIF."""
-READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)
-"""The statuses of readable images."""
+
+READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 SMALL_SIZE = 30  # size in pixels below which labels are unreliable
 TURNED_ANGLE = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
-WARNINGS = {
+WARNINGS = {  # what the column `warning` may have, and how a summary explains it
     "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED_ANGLE} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
-"""What the column `warning` may have, and how a summary explains it."""
 SEPARATOR = "; "  # between the names in a cell
 
 
@@ -56,8 +57,8 @@ class Pose(NamedTuple):
     roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
 
+# The score of an image that is taken as one face because a detector found none in it.
 NOT_FOUND = 0.0
-"""The score of an image that is taken as one face because a detector found none in it."""
 
 
 class Origin(NamedTuple):
@@ -457,8 +458,8 @@ class Faces(Sequence["Face"]):
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
+# The attributes of `Faces` that have a row for each face.
 ARRAYS = tuple(array.name for array in fields(Faces) if array.name not in ("infos", "scheme"))
-"""The attributes of `Faces` that have a row for each face."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fer_vit.heads import HEADS, POSE as POSE_HEAD, outputs_of
 
-Cell: TypeAlias = str | int | float | None
-"""A cell of a table; None is an empty one."""
-NUMBER = ".8g"
-"""Usual format of a number in text: milliseconds within a day."""
+Cell: TypeAlias = str | int | float | None  # a cell of a table; None is an empty one
+NUMBER = ".8g"  # usual format of a number in text: milliseconds within a day
+
+# How numbers are written as text, by unit; other units, which only heads have: `NUMBER`.
 NUMBER_FORMATS = {
     "probability": ".4g",
     "intensity": ".4g",
@@ -35,15 +35,16 @@ NUMBER_FORMATS = {
     "seconds": NUMBER,
     "": NUMBER,
 }
-"""How numbers are written as text, by unit; other units, which only heads have: `NUMBER`."""
-ComputeColumn: TypeAlias = Callable[[Any], NDArray[Any]]
-"""Computes a column from `faces.Faces`: an array with a row for each face (N, ...)."""
-CellType: TypeAlias = type
-TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
-"""The types of cells, by the names that JSON has for them. Any cell may be empty."""
 
-HELP_WIDTH = 100
-"""Characters in a line of `describe_fields`."""
+# Computes a column from `faces.Faces`: an array with a row for each face (N, ...).
+ComputeColumn: TypeAlias = Callable[[Any], NDArray[Any]]
+
+CellType: TypeAlias = type
+
+# The types of cells, by the names that JSON has for them. Any cell may be empty.
+TYPES: dict[str, CellType] = {"string": str, "integer": int, "number": float, "boolean": bool}
+
+HELP_WIDTH = 100  # characters in a line of `describe_fields`
 
 PROBABILITY = "p_"
 SMOOTHED = "smoothed_"
@@ -130,20 +131,20 @@ def _pose_fields() -> tuple[Field, ...]:
 WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
+# What identifies a photo or frame. A photo without a face has these and `ORIGIN_FIELDS`.
 PHOTO_FIELDS = (
     Field("path", "string", "", "the photo or video"),
     Field("status", "string", "", "ok, no face, or why the image cannot be read"),
     Field("frame", "integer", "", "index of the frame in its video", WITH_VIDEOS),
     Field("seconds", "number", "seconds", "time of the frame in its file", WITH_VIDEOS),
 )
-"""What identifies a photo or frame. A photo without a face has these and `ORIGIN_FIELDS`."""
-IDENTITY_FIELDS = (
+
+IDENTITY_FIELDS = (  # what identifies a face
     *PHOTO_FIELDS,
     Field("track", "integer", "", "number of the person in the video, from 1", WITH_VIDEOS),
     Field("face", "integer", "", "index of the face in its photo, from 0; empty without a face"),
 )
-"""What identifies a face."""
-EXPRESSION_FIELDS = (
+EXPRESSION_FIELDS = (  # what most users read
     Field(
         "label",
         "string",
@@ -171,9 +172,10 @@ EXPRESSION_FIELDS = (
         compute=attrgetter("probabilities"),
     ),
 )
-"""What most users read."""
+
+# The pose, by the head `pose` or else by the landmarks; a table always has it.
 POSE_FIELDS = _pose_fields()
-"""The pose, by the head `pose` or else by the landmarks; a table always has it."""
+
 UNCERTAINTY_FIELDS = (
     Field(
         "prediction_set",
@@ -243,6 +245,8 @@ PLACE_FIELDS = (
     _place("left_mouth_x", "the mouth's corner on the person's left", "landmarks", 4, 0),
     _place("left_mouth_y", "", "landmarks", 4, 1),
 )
+
+# What made the row. Each row has it, since rows of several tables are joined, sorted and sent on.
 ORIGIN_FIELDS = (
     _origin("model", "name or path of the model"),
     _origin("detector", "the face detector"),
@@ -254,9 +258,7 @@ ORIGIN_FIELDS = (
         "head lacks some",
     ),
 )
-"""What made the row. Each row has it, since rows of several tables are joined,
-sorted and sent on.
-"""
+
 FEATURE_FIELDS = (
     Field(
         "feature_*",
@@ -267,7 +269,7 @@ FEATURE_FIELDS = (
         compute=attrgetter("features"),
     ),
 )
-PEOPLE_FIELDS = (
+PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in a video
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", "number of the person in the video, from 1"),
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
@@ -297,7 +299,8 @@ PEOPLE_FIELDS = (
     ),
     Field("longest_run_seconds", "number", "seconds", "its duration", head="expression"),
 )
-"""The table of `predict --summary`: a row for each person in a video."""
+
+# The table of `predict --intervals`: a row for each expression of a person without a change.
 INTERVAL_FIELDS = (
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", "number of the person in the video, from 1"),
@@ -312,7 +315,8 @@ INTERVAL_FIELDS = (
         "smoothed intensity",
     ),
 )
-"""The table of `predict --intervals`: a row for each expression of a person without a change."""
+
+# A manifest. Columns with targets of further heads follow, see `heads.target_column`.
 MANIFEST_FIELDS = (
     Field("image", "image", "", "the encoded image, or its path below the manifest's folder"),
     Field("split", "string", "", "train, val or test"),
@@ -329,7 +333,6 @@ MANIFEST_FIELDS = (
         "whether an image of val or test had a near-duplicate in train; null in train",
     ),
 )
-"""A manifest. Columns with targets of further heads follow, see `heads.target_column`."""
 
 
 def all_face_fields() -> list[Field]:

@@ -24,19 +24,19 @@ from fer_vit.errors import FerVitError, printable
 
 ADVICE = "Choose a folder that you may write and that has room."
 ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
-SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
-"""Names of scratch folders."""
+SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # names of scratch folders
+
+# A file in each scratch folder: a folder that another user has renamed has none, and is not
+# removed.
 OWN_MARK = "made-by-fer-vit"
-"""A file in each scratch folder: a folder that another user has renamed has none,
-and is not removed.
-"""
+
+# Files, in lower case, that programs write into folders that they show. They are no content.
 VIEW_FILES = frozenset((".ds_store", "desktop.ini", "thumbs.db"))
-"""Files, in lower case, that programs write into folders that they show. They are no content."""
+
 ATTEMPTS = 100  # to make a folder whose parents other processes remove
+
+# Of Linux' renameat2: paths are relative to the working directory; two names change places at once.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux' renameat2: paths are relative to the working directory;
-two names change places at once.
-"""
 
 
 @contextmanager

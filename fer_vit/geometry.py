@@ -16,12 +16,15 @@ Float32Array = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Align = Literal["landmarks", "crop"]
+
+# The landmark scheme: the person's right comes first and has the smaller x in an upright photo.
 LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
-"""The landmark scheme: the person's right comes first and has the smaller x in an upright photo."""
+
 # row order of the landmarks after a mirror: the person's right and left swap
 MIRRORED = (1, 0, 2, 4, 3)
+
+# Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric.
 TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.638, 0.751))
-"""Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric."""
 
 
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:

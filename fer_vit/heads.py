@@ -80,7 +80,7 @@ def other_side(name: str) -> str:
     return swapped
 
 
-SIDES = {
+SIDES = {  # words in names that mirroring swaps
     "Left": "Right",
     "Right": "Left",
     "left": "right",
@@ -88,11 +88,12 @@ SIDES = {
     "LEFT": "RIGHT",
     "RIGHT": "LEFT",
 }
-"""Words in names that mirroring swaps."""
+
+# One of `SIDES` as a word: not in `upright` or `brightness`.
 SIDE = re.compile(r"(?:(?<![A-Za-z])(?:left|right|LEFT|RIGHT)|Left|Right)(?![a-z])")
-"""One of `SIDES` as a word: not in `upright` or `brightness`."""
+
+# Ends of names that mirroring swaps, as programs for animation write them.
 SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
-"""Ends of names that mirroring swaps, as programs for animation write them."""
 
 
 def negate(*sideways: str) -> Callable[[Sequence[str]], Mirror]:
@@ -228,7 +229,7 @@ class Head:
         return {self.prefix + output: meaning for output, meaning in self.outputs.items()}
 
 
-HEADS: dict[str, Head] = {
+HEADS: dict[str, Head] = {  # the heads beside `expression`, by name
     MOVEMENTS: Head(
         title="Movements",
         phrase="the mean intensity (0 to 1)",
@@ -280,7 +281,6 @@ HEADS: dict[str, Head] = {
         measures=("CCC", "RMSE", "sign agreement"),
     ),
 }
-"""The heads beside `expression`, by name."""
 
 
 def target_column(head: str, output: str) -> str:
@@ -288,8 +288,8 @@ def target_column(head: str, output: str) -> str:
     return HEADS[head].prefix + output
 
 
+# A word of a name that is a code, such as an action unit, or the letter of a side.
 CODE = re.compile(r"[A-Z]+[0-9]+|[A-Z]")
-"""A word of a name that is a code, such as an action unit, or the letter of a side."""
 
 
 def in_words(name: str) -> str:

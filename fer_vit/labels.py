@@ -13,7 +13,7 @@ from fer_vit.errors import FerVitError, printable, short
 from fer_vit.files import user_text
 from fer_vit.geometry import Array
 
-EXPRESSIONS = (
+EXPRESSIONS = (  # the eight expressions in FERPlus' order
     "neutral",
     "happiness",
     "surprise",
@@ -23,7 +23,6 @@ EXPRESSIONS = (
     "fear",
     "contempt",
 )
-"""The eight expressions in FERPlus' order."""
 
 SYNONYMS = {
     "neutrality": "neutral",
@@ -50,8 +49,7 @@ def canonical(name: str) -> str:
 
 JOINERS = {0x200C: None, 0x200D: None}  # not printable, but part of Persian words
 
-Merge: TypeAlias = dict[str, str | None]
-"""New labels by old ones; None drops the faces of a label."""
+Merge: TypeAlias = dict[str, str | None]  # new labels by old ones; None drops the faces of a label
 
 
 def merge_names(labels: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:

@@ -21,16 +21,18 @@ _PHOTOS = """
     .jpg .jpeg .jpe .jif .jfif .jfi .mpo .png .apng .webp .bmp .dib .tif .tiff .gif .avif .avifs
     .heic .heif .hif .jp2 .j2k .jpf .jpx .jpm .ppm .pgm .pbm .pnm .pam .tga .ras .sr
 """
+
+# Lower-case suffixes of the files in a folder that count as photos, decodable or not.
 PHOTO_SUFFIXES = frozenset(_PHOTOS.split())
-"""Lower-case suffixes of the files in a folder that count as photos, decodable or not."""
 
 _VIDEOS = """
     .mp4 .m4v .mp4v .mov .qt .webm .mkv .avi .divx .mpg .mpeg .mpe .mpv .m1v .m2v .vob .ts .mts
     .m2ts .m2t .m3u8 .3gp .3gpp .3g2 .wmv .asf .flv .f4v .ogv .ogm .dv .mxf .mod .tod
     .y4m .wtv .insv .lrv .h264 .264 .avc .hevc .h265 .265 .mjpeg .mjpg .ivf
 """
+
+# Lower-case suffixes of the files in a folder that count as videos, decodable or not.
 VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
-"""Lower-case suffixes of the files in a folder that count as videos, decodable or not."""
 
 MEDIA_SUFFIXES = PHOTO_SUFFIXES | VIDEO_SUFFIXES
 
@@ -59,10 +61,10 @@ _SYNCHRONISATION = """
     _gsdata_ .sync_*.db .owncloudsync* files_trashbin files_versions .icloud .*.icloud
     .picasa.ini Picasa.ini .picasaoriginals
 """
+
+# Files and folders of storage systems, operating systems and synchronisation tools, as patterns for
+# any case.
 SYSTEM_ENTRIES = tuple((_STORAGE + _WINDOWS + _MACOS + _LINUX + _SYNCHRONISATION).split())
-"""Files and folders of storage systems, operating systems and synchronisation tools,
-as patterns for any case.
-"""
 
 # a group for each entry, named by its index
 _GROUPS = [f"(?P<_{index}>{translate(name)})" for index, name in enumerate(SYSTEM_ENTRIES)]
@@ -81,12 +83,12 @@ def system_entry(name: str) -> str | None:
     return OTHER_HIDDEN if name.startswith(".") else None
 
 
-GENERATOR = "fer-vit visualize"
-"""The program of a report, in the head of its page."""
+GENERATOR = "fer-vit visualize"  # the program of a report, in the head of its page
 REPORT_FOLDER = "by visualize"
 TRAINING_LOG = "by training"
+
+# Folders whose pictures are results, and no photos of a user.
 RESULTS = (REPORT_FOLDER, TRAINING_LOG)
-"""Folders whose pictures are results, and no photos of a user."""
 
 
 def is_report(page: Path) -> bool:
@@ -98,10 +100,10 @@ def is_report(page: Path) -> bool:
         return False
 
 
+# The program of a video with marked faces, in the comment of its file.
 MARKED_COPY = "fer-vit predict --annotate"
-"""The program of a video with marked faces, in the comment of its file."""
-COPY_END = 2**16
-"""Bytes at the end of an MP4 file in which its comment stands."""
+
+COPY_END = 2**16  # bytes at the end of an MP4 file in which its comment stands
 
 
 def is_marked_copy(path: Path) -> bool:

@@ -86,12 +86,11 @@ class Loss(NamedTuple):
     activate: Callable[[Tensor], Tensor]  # of raw outputs (B, K); the result is like the targets
 
 
-LOSSES = {
+LOSSES = {  # the losses by the scale of values, see `heads.Head.scale`
     "intensity": Loss(movement_loss, torch.sigmoid),
     "number": Loss(number_loss, identity),
     "signed": Loss(affect_loss, torch.tanh),
 }
-"""The losses by the scale of values, see `heads.Head.scale`."""
 
 
 def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:

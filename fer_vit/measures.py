@@ -12,11 +12,9 @@ import numpy as np
 
 from fer_vit.geometry import Array, IntArray, Mask
 
-THRESHOLD = 0.5
-"""A binary output is predicted from this value on."""
+THRESHOLD = 0.5  # a binary output is predicted from this value on
 
-MIN_VARIANCE = 1e-12
-"""Series with a smaller variance have no correlation."""
+MIN_VARIANCE = 1e-12  # series with a smaller variance have no correlation
 
 
 @dataclass(frozen=True)
@@ -136,6 +134,7 @@ def undefined(pairs: Pairs) -> Array:
     return np.full(len(pairs.weight), np.nan)
 
 
+# The measures (R,) by name, as `heads.Head.measures` names them.
 MEASURES: dict[str, Callable[[Pairs], Array]] = {
     "r": correlation,
     "MAE": mean_absolute_error,
@@ -145,9 +144,8 @@ MEASURES: dict[str, Callable[[Pairs], Array]] = {
     "F1": f1,
     "AUROC": auroc,
 }
-"""The measures (R,) by name, as `heads.Head.measures` names them."""
 
-MEANINGS = {
+MEANINGS = {  # what each of `MEASURES` is, for reports
     "r": "Pearson's correlation with the targets",
     "MAE": "mean absolute error, in the unit of the targets",
     "CCC": "Lin's concordance correlation coefficient",
@@ -156,7 +154,6 @@ MEANINGS = {
     "F1": f"F1 of values from {THRESHOLD:g} on, where all targets are 0 or 1",
     "AUROC": "area under the ROC curve, where all targets are 0 or 1",
 }
-"""What each of `MEASURES` is, for reports."""
 
 
 def measure(name: str, value: Array, target: Array) -> float:

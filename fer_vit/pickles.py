@@ -17,34 +17,36 @@ from torch import Tensor
 
 from fer_vit.errors import short
 
+# Largest pickle in bytes; it has names, shapes and settings, for 1,000 weights and their optimiser
+# 0.5 MB.
 MAX_PICKLE = 10_000_000
-"""Largest pickle in bytes; it has names, shapes and settings,
-for 1,000 weights and their optimiser 0.5 MB.
-"""
-MAX_CALLS = 100_000
-"""Most objects that a pickle may build by calls: tensors and dictionaries."""
+
+MAX_CALLS = 100_000  # most objects that a pickle may build by calls: tensors and dictionaries
 MAX_OPCODES = 1_000_000
-MAX_NESTING = 100
-"""Deepest list in a list."""
+MAX_NESTING = 100  # deepest list in a list
+
+# Most parts of all lists and dictionaries, each counted where it is used: a pickle can use a list
+# many times.
 MAX_PARTS = 10_000_000
-"""Most parts of all lists and dictionaries, each counted where it is used:
-a pickle can use a list many times.
-"""
+
 NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 STORAGES = frozenset(f"torch {name}Storage" for name in NUMBERS)
 ORDERED = "collections OrderedDict"
+
+# What a pickle may call with these arguments alone.
 CALLS = {ORDERED: "()", "collections Counter": "(dict)"}
-"""What a pickle may call with these arguments alone."""
+
+# What a pickle may call with any arguments.
 REBUILDS = ("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter")
-"""What a pickle may call with any arguments."""
+
 DICTIONARIES = ("dict", ORDERED)
+
+# Kinds of keys: the hashes of others can be chosen, so that a dictionary compares each with all
+# before.
 KEYS = ("str", "int")
-"""Kinds of keys: the hashes of others can be chosen,
-so that a dictionary compares each with all before.
-"""
-MAX_KEY = 2**60
-"""Below it, numbers have different hashes."""
-CONSTANTS = {
+
+MAX_KEY = 2**60  # below it, numbers have different hashes
+CONSTANTS = {  # opcodes that push one value, and its kind
     "BINUNICODE": "str",
     "SHORT_BINUNICODE": "str",
     "BINFLOAT": "float",
@@ -55,7 +57,6 @@ CONSTANTS = {
     "EMPTY_LIST": "list",
     "EMPTY_TUPLE": "()",
 }
-"""Opcodes that push one value, and its kind."""
 RESULT = "result of "
 
 
@@ -189,6 +190,7 @@ class _Kinds:
             raise UnsafeError(f"its pickle changes a {self.stack[-1]}")
 
 
+# What an opcode does; all others are refused.
 OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
     "PROTO": _Kinds.start,
     "STOP": _Kinds.start,
@@ -214,7 +216,6 @@ OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
     "REDUCE": _Kinds.call,
     "BUILD": _Kinds.build,
 }
-"""What an opcode does; all others are refused."""
 
 
 def collect_tensors(content: Any) -> list[Tensor]:

@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer, main_thread
 
+# Sent by schedulers and services; when a terminal or ssh closes.
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
-"""Sent by schedulers and services; when a terminal or ssh closes."""
+
 ENDING_SIGNALS: Sequence[signal.Signals] = tuple(
     signal.Signals[name]
     for name in SIGNAL_NAMES
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
 RESEND_SECONDS = 0.1  # seconds after which a signal is sent again
+
+# What libraries, imported while a signal comes, raise instead of its exception.
 REPLACING_ERRORS = (ImportError, RecursionError)
-"""What libraries, imported while a signal comes, raise instead of its exception."""
+
 # seconds in which further signals belong to the first: a closed terminal sends two
 REPEAT_SECONDS = 2.0
 

@@ -7,8 +7,7 @@ from typing import TypeVar
 from fer_vit.errors import short
 
 Documented = TypeVar("Documented", bound=Callable[..., object])
-MAX_COUNTS = 6
-"""Counts that `list_counts` names."""
+MAX_COUNTS = 6  # counts that `list_counts` names
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

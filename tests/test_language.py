@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -125,6 +126,34 @@ def nameless(source: str) -> list[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.append((node.lineno, node.col_offset, node.id))
     return [f"{line}: {name}" for line, _, name in sorted(names) if name in NAMELESS]
+
+
+def texts_below_constants(source: str) -> list[str]:
+    """Constants of a module with a docstring below them, with their lines.
+
+    An editor does not show it, and the eye takes it for the next constant's.
+    """
+    body = ast.parse(source).body
+    lines = []
+    for constant, text_below in pairwise(body):
+        is_constant = isinstance(constant, ast.Assign | ast.AnnAssign)
+        is_text = isinstance(text_below, ast.Expr) and isinstance(text_below.value, ast.Constant)
+        if is_constant and is_text:
+            lines.append(f"{constant.lineno}: {ast.unparse(constant)[:40]}")
+    return lines
+
+
+def test_comments_of_constants_stand_behind_or_above_them() -> None:
+    lines = []
+    for path in sorted((ROOT / "fer_vit").rglob("*.py")):
+        below = texts_below_constants(text(path))
+        lines += [f"{path.relative_to(ROOT)}:{line}" for line in below]
+    assert lines == []
+
+
+def test_texts_below_constants_are_found() -> None:
+    source = '"""A module."""\nA = 1  # one\n# two\nB = 2\nC: int = 3\n"""three"""\n'
+    assert texts_below_constants(source) == ["5: C: int = 3"]
 
 
 def test_variables_name_what_they_are() -> None:

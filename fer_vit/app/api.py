@@ -39,8 +39,10 @@ REPORT_POLICY = (
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'"
 )
+
+# Of responses whose `detail` is a sentence.
 ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429, 503)
-"""Of responses whose `detail` is a sentence."""
+
 SMALL_TABLE = 50_000  # bytes of a table that is sent at once; a file takes several threads in turn
 RETRY_LATER = {"Retry-After": "60"}  # seconds
 

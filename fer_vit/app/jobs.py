@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from fer_vit.errors import FerVitError
 
 MAX_JOBS = 500  # that arrive, wait or run
+
+# Bytes of memory that a job may add to the memory of an idle worker.
 MAX_WORKER_GROWTH = 450_000_000
-"""Bytes of memory that a job may add to the memory of an idle worker."""
+
 MAX_SECONDS = 300.0  # that a job may take, once it is its turn
 KEPT_SECONDS = 3600.0  # seconds after which results are removed
 CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is still there

@@ -57,15 +57,16 @@ MAX_TASK_PIXELS = 20_000_000_000
 CLIP_TOO_LONG = (
     "the clip is too long for its size: choose an earlier end, or make its frames smaller"
 )
+
+# Suffixes of clips by FFmpeg's name of the format; others get .mp4.
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
-"""Suffixes of clips by FFmpeg's name of the format; others get .mp4."""
-REMEDIES = {
+
+REMEDIES = {  # what a user does about a status of a file
     UNREADABLE: (
         "is not a photo that fer-vit can open. Save it as JPEG or PNG, and choose it again."
     ),
     UNREADABLE_VIDEO: "is not a clip that fer-vit can open. Save it as MP4, and choose it again.",
 }
-"""What a user does about a status of a file."""
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
 SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
 

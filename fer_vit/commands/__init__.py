@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT
 
 Result = TypeVar("Result")
+
+# Types of options with several values, of which Python users may give one alone.
 SEVERAL = (Sequence[str], Sequence[int], list[str] | None)
-"""Types of options with several values, of which Python users may give one alone."""
 
 
 def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:

@@ -5,8 +5,8 @@ import re
 from fer_vit.report.table import align_columns
 from fer_vit.store.configs import CONFIGS, shipped_configs
 
+# In the header of a config: accuracy and split.
 ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
-"""In the header of a config: accuracy and split."""
 
 
 def header_lines(text: str) -> list[str]:

@@ -35,16 +35,21 @@ from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
+
+# Means over faces by method and measure.
 MethodTable: TypeAlias = dict[str, dict[str, FaceEstimate]]
-"""Means over faces by method and measure."""
+
+# Faces, and the name of the person or photo of each.
 MeasuredBatch: TypeAlias = tuple[Batch, Sequence[str]]
-"""Faces, and the name of the person or photo of each."""
+
 MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
+
+# The scores of terms; see `score_terms`.
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
-"""The scores of terms; see `score_terms`."""
+
+# About the most faces explained with shuffled weights, which takes a model for every block.
 MAX_SHUFFLED = 200
-"""About the most faces explained with shuffled weights, which takes a model for every block."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ class TermScores:
     outputs: Mapping[str, Mapping[str, float]]  # means over faces by output and name; NaN: none
 
 
+# The scores of the terms of a head, by how a region is hidden (`HIDING`).
 HeadTerms: TypeAlias = dict[str, TermScores]
-"""The scores of the terms of a head, by how a region is hidden (`HIDING`)."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
 
+# Fewest training photos of each class: ten, less one for validation and one for the test.
 MIN_PHOTOS = 8
-"""Fewest training photos of each class: ten, less one for validation and one for the test."""
 
 
 @accept_text

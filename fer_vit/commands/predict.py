@@ -24,8 +24,7 @@ from fer_vit.wording import fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
 
-PART_SIZE = 1000
-"""Images of a table in a folder of tables."""
+PART_SIZE = 1000  # images of a table in a folder of tables
 
 
 @fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))

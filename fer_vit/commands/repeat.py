@@ -21,10 +21,12 @@ from fer_vit.report.table import TableWriter, align_columns, markdown, share_for
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
+
+# The columns of the table, by their names in `evaluate`.
 SCORES = ("accuracy", "UAR", "macro F1", "cross-entropy", "calibration error")
-"""The columns of the table, by their names in `evaluate`."""
+
+# What the runs of one row of the table have in common.
 GROUP_COLUMNS = ("folder", "config", "data", "split")
-"""What the runs of one row of the table have in common."""
 
 
 @accept_text

@@ -15,8 +15,8 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.people import MIN_VIDEO_SECONDS, Episode, People
 
+# Seconds below which nothing per minute is measured: a clip of one frame has no length.
 SHORTEST_CLIP = 1e-3
-"""Seconds below which nothing per minute is measured: a clip of one frame has no length."""
 
 
 class ObservedEpisode(NamedTuple):

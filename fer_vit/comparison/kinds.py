@@ -19,9 +19,9 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
 from fer_vit.tables.cells import is_missing
 
+# Titles of what is compared.
 CHANGE_TITLE = "Change of the probability from rest"
 SHARE_TITLE = "Share of faces with the label"
-"""Titles of what is compared."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,13 +34,10 @@ from fer_vit.comparison.study import Study
 from fer_vit.evaluation.inference import holm
 from fer_vit.geometry import Array
 
-ALPHA = 0.05
-"""A corrected p below it is a clear difference."""
+ALPHA = 0.05  # a corrected p below it is a clear difference
 
-Estimates: TypeAlias = dict[str, dict[str, PersonEstimate]]
-"""Results by measure and condition."""
-Means: TypeAlias = dict[str, dict[str, PersonMean]]
-"""Means over persons by measure and condition."""
+Estimates: TypeAlias = dict[str, dict[str, PersonEstimate]]  # results by measure and condition
+Means: TypeAlias = dict[str, dict[str, PersonMean]]  # means over persons by measure and condition
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,8 @@ class Untested(Contrast):
     reason: str
 
 
+# A contrast with its test, or with the reason why there is none.
 Comparison: TypeAlias = Tested[AnyTest] | Untested
-"""A contrast with its test, or with the reason why there is none."""
 
 
 @dataclass(frozen=True)

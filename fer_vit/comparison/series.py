@@ -18,8 +18,9 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import values_near
 
+# A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary.
 BIN_TOLERANCE = 1e-6
-"""A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary."""
+
 MAX_BINS = 1_000_000  # of all clips together
 MIN_BINS = 3  # fewer bins have no correlation
 NO_VARIANCE = 1e-9  # a series whose deviations have a smaller norm has no correlation

@@ -13,14 +13,14 @@ from scipy import stats
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
 
+# Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05.
 MIN_PERSONS = 6
-"""Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05."""
-ALL_EQUAL = "the differences of all persons are equal"
-"""Why there is no test."""
-ROUNDING_ERROR = 1e-9
-"""Values that differ by no more are equal."""
+
+ALL_EQUAL = "the differences of all persons are equal"  # why there is no test
+ROUNDING_ERROR = 1e-9  # values that differ by no more are equal
+
+# Values are rounded to so many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie.
 RANK_DIGITS = 12
-"""Values are rounded to so many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,7 @@ class Missing:
     reason: str
 
 
-AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
-"""A kind of test."""
+AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)  # a kind of test
 
 
 def without_interval(mean: float | None, persons: int) -> PersonEstimate:

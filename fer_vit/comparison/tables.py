@@ -19,8 +19,8 @@ GRID_MEANS = "grid_means.csv"
 SYNC = "sync.csv"
 COMPARISON_TABLES = (MEASURES, GRID, GRID_MEANS, SYNC)
 
+# The first columns of tables of photos or clips.
 OBSERVATION_COLUMNS: dict[str, type] = {"path": str, "condition": str, "person": str}
-"""The first columns of tables of photos or clips."""
 
 
 def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTable]:

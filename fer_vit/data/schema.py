@@ -44,8 +44,10 @@ from fer_vit.version import __version__
 VOTES_COLUMN = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+# Patterns of `fnmatch` for the names of the shards that `prepare` writes.
 SHARD_NAMES = tuple(f"{split}-{5 * '[0-9]'}-of-{5 * '[0-9]'}.parquet" for split in SPLITS)
-"""Patterns of `fnmatch` for the names of the shards that `prepare` writes."""
+
 # a path that is absolute or leads upwards, on any system
 OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 Embed = Literal["auto", "always"]
@@ -53,7 +55,7 @@ Embed = Literal["auto", "always"]
 EMBED_BELOW = 32 * 1024
 ROW_GROUP = 2000  # rows that are written at once
 MAX_COORDINATE = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
-ARROW_TYPES = {
+ARROW_TYPES = {  # the types of a manifest's columns in Arrow
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
     "numbers": pa.list_(pa.float32()),
@@ -62,7 +64,6 @@ ARROW_TYPES = {
     "integer": pa.int32(),
     "boolean": pa.bool_(),
 }
-"""The types of a manifest's columns in Arrow."""
 SCHEMA = pa.schema([(field.name, ARROW_TYPES[field.type]) for field in MANIFEST_FIELDS])
 
 

@@ -24,14 +24,13 @@ from fer_vit.geometry import Array, Image, move
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 import albumentations as A
 
-COVERS = (
+COVERS = (  # regions that sunglasses, hands and masks hide together
     ("right_eye", "left_eye"),
     ("mouth",),
     ("nose", "mouth", "chin"),
     ("right_eye", "nose"),
     ("left_eye", "nose"),
 )
-"""Regions that sunglasses, hands and masks hide together."""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from fer_vit.heads import HEADS, join_directions, nearest_to, outputs_of, target
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
-Columns: TypeAlias = dict[str, Objects]
-"""Cells by column name (N,); None is empty."""
+Columns: TypeAlias = dict[str, Objects]  # cells by column name (N,); None is empty
 
 
 @dataclass(frozen=True, eq=False)

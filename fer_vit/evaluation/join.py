@@ -25,8 +25,10 @@ from fer_vit.tables.read import is_table
 from fer_vit.wording import counted, format_counts, list_names
 
 MAX_NAME_LENGTH = 200  # characters of the name of a group or person
+
+# A number as spreadsheets and R write long ones: its last digits may be lost.
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
-"""A number as spreadsheets and R write long ones: its last digits may be lost."""
+
 EXCEL_DIGITS = 15  # of a number; spreadsheets store zeros instead of further ones
 LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 

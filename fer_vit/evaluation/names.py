@@ -6,8 +6,8 @@ from typing import TypeAlias
 from fer_vit.evaluation.results import AlteredMean, Group
 from fer_vit.report.estimate import Estimate
 
+# A result in a table: an estimate, a number of faces, a p-value or text.
 Cell: TypeAlias = Estimate | float | str
-"""A result in a table: an estimate, a number of faces, a p-value or text."""
 
 
 def group_row(group: Group) -> dict[str, Cell]:

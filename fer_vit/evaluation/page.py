@@ -18,12 +18,11 @@ from fer_vit.report.plots import Plot
 from fer_vit.report.table import TableWriter, markdown
 
 EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last
-CARD_KINDS = {
+CARD_KINDS = {  # why a face is worth a look
     "mistake": "mistakes",
     "label": "likely wrong labels",
     "differ": "faces where the two differ",
 }
-"""Why a face is worth a look."""
 
 
 class Section(NamedTuple):

@@ -19,13 +19,12 @@ class FaceEstimate(Estimate):
     faces: int  # number of faces with a value
 
 
+# The scores of some faces by name, such as `accuracy` (see `scores.scores`); without labels how
+# often a face was found, the confidence, and the share of each expression.
 Scores: TypeAlias = Mapping[str, FaceEstimate]
-"""The scores of some faces by name, such as `accuracy` (see `scores.scores`); without labels how
-often a face was found, the confidence, and the share of each expression.
-"""
 
+# The measures of a further head by output and name of the measure (`heads.HEADS`).
 Measured: TypeAlias = Mapping[str, Mapping[str, FaceEstimate]]
-"""The measures of a further head by output and name of the measure (`heads.HEADS`)."""
 
 
 @dataclass(frozen=True)

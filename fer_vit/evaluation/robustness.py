@@ -43,8 +43,9 @@ MOUTH_REGIONS = ("mouth",)
 UNALTERED = "unaltered"
 MOST_TURNED = "heads turned most"
 TURNED_SHARE = 0.1  # fraction of the faces that count as turned heads
+
+# The longer side in pixels for which blur and shifts of landmarks are given; they are scaled.
 NOMINAL_SIDE = 48
-"""The longer side in pixels for which blur and shifts of landmarks are given; they are scaled."""
 
 Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
 

@@ -11,7 +11,7 @@ from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import IntervalChart, interval_chart
 
 LOSS_FORM = ".3f"
-MEANINGS_OF_SCORES = {
+MEANINGS_OF_SCORES = {  # of scores after accuracy, in the order of tables
     "macro F1": "the mean over the labels of F1, which combines recall and precision",
     "UAR": "the mean recall of the labels: each label counts the same, also a rare one",
     "calibration error": (
@@ -32,7 +32,6 @@ MEANINGS_OF_SCORES = {
     "ambiguous": "faces for which several expressions, or none, are likely",
     "face found": "photos in which a face was found",
 }
-"""Of scores after accuracy, in the order of tables."""
 ROBUSTNESS_TEXT = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
     "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "

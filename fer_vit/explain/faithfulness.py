@@ -34,15 +34,18 @@ from fer_vit.explain.trace import (
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
+# Fractions of the tokens or pixels that are taken away.
 FRACTIONS = [tenths / 10 for tenths in range(11)]
-"""Fractions of the tokens or pixels that are taken away."""
+
+# Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens.
 TOKEN_GROUPS = 5
-"""Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens."""
-BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
+
+BASELINES: dict[str, Callable[[Tensor], Tensor]] = {  # what pixels are replaced by
     "blurred": blur,
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
 }
-"""What pixels are replaced by."""
+
+# The measures, with the baselines of pixels, and whether more (1) or less (-1) is better.
 BETTER = {
     "pixel deletion, blurred": -1,
     "pixel insertion, blurred": 1,
@@ -53,7 +56,6 @@ BETTER = {
     "region agreement": 1,
     "saco": 1,
 }
-"""The measures, with the baselines of pixels, and whether more (1) or less (-1) is better."""
 
 
 @torch.no_grad()

@@ -34,8 +34,7 @@ from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.wording import describe_entries, join_names
 
-PASSES = 8
-"""Forward passes of integrated gradients, from the blurred face to the face."""
+PASSES = 8  # forward passes of integrated gradients, from the blurred face to the face
 
 
 class Attribution(NamedTuple):
@@ -73,8 +72,8 @@ class Explanation(NamedTuple):
     shares: Tensor  # of every region (B, R), 0 for a missing one
 
 
+# Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see.
 HEAT_GRID = 24
-"""Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see."""
 
 
 def average_heat(heat: Tensor) -> Tensor:
@@ -230,6 +229,9 @@ def attention(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     return from_tokens(net, traced, scores.expand(len(directions), -1, -1))
 
 
+# By the name that the command line takes.
+#
+# Changes by masked tokens are too small for bfloat16.
 METHODS = {
     # In bfloat16 it is as near as in float32 to an integration of many passes.
     "pixels": Method(
@@ -252,23 +254,21 @@ METHODS = {
         "are masked together.",
     ),
 }
-"""By the name that the command line takes.
 
-Changes by masked tokens are too small for bfloat16.
-"""
+# The methods with their titles, for the help.
 METHODS_HELP = describe_entries({name: method.title for name, method in METHODS.items()})
-"""The methods with their titles, for the help."""
-CONTROLS = {
+
+CONTROLS = {  # baselines for the methods: their scores do not depend on what the model learned
     "random": Method(random_scores, "random scores", "random scores.", draws=3),
     "centre": Method(centre, "the centre", "a Gaussian around the centre of the crop."),
 }
-"""Baselines for the methods: their scores do not depend on what the model learned."""
+
+# What `fer-vit faithfulness` measures; attention is drawn separately and is not a method.
 MEASURED = (
     METHODS
     | {"attention": Method(attention, "attention", "how tokens exchange information.")}
     | CONTROLS
 )
-"""What `fer-vit faithfulness` measures; attention is drawn separately and is not a method."""
 
 
 def from_tokens(net: RegionViT, traced: Trace, scores: Tensor) -> Attribution:

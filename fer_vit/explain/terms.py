@@ -29,8 +29,8 @@ class Effects(NamedTuple):
     blurred: Tensor  # its pixels are blurred, for patches as well
 
 
+# How a region is hidden, in words, and the field of `Effects`.
 HIDING = {"token left out": "masked", "pixels blurred": "blurred"}
-"""How a region is hidden, in words, and the field of `Effects`."""
 
 
 @torch.inference_mode()

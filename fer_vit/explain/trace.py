@@ -24,13 +24,13 @@ from fer_vit.model.attention import Pooled, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import TokenLayout, Tokens
 
+# Regions with the largest effects, whose interactions are measured: each pair costs a pass.
 MAX_INTERACTING = 6
-"""Regions with the largest effects, whose interactions are measured: each pair costs a pass."""
-MIN_INTERACTION = 0.25
-"""Smallest interaction that is drawn, as a share of the largest effect of a region.
 
-Smaller ones may have no cause.
-"""
+# Smallest interaction that is drawn, as a share of the largest effect of a region.
+#
+# Smaller ones may have no cause.
+MIN_INTERACTION = 0.25
 
 
 class Trace(NamedTuple):

@@ -242,7 +242,7 @@ def write_onnx(
         quantize_onnx(path, batches)
 
 
-FORMATS = {
+FORMATS = {  # the format of each suffix; a name without a suffix is a folder
     "": Format(
         "a folder",
         "model.safetensors, config.json and a model card to fill in, for fer-vit and the Hugging "
@@ -260,9 +260,9 @@ FORMATS = {
     ),
     ".pt2": Format("NAME.pt2", "for `torch.export.load`", check_program, write_program),
 }
-"""The format of each suffix; a name without a suffix is a folder."""
+
+# The formats with their meanings, for the help.
 FORMATS_HELP = describe_entries({entry.name: entry.meaning for entry in FORMATS.values()})
-"""The formats with their meanings, for the help."""
 
 
 def _refuse_folder_options(options: ExportOptions) -> None:

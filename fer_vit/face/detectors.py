@@ -23,27 +23,30 @@ from fer_vit.faces import NOT_FOUND
 from fer_vit.geometry import Array, Image, full_box
 from fer_vit.wording import describe_entries
 
+# The longer side of the images that a detector gets, in pixels.
+#
+# At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its
+# landmarks, from which the landmark network learned, lie on the eyes of the mean aligned face; at
+# 160 they are 11 % too far apart. At 1280 it finds faces down to about a hundredth of a photo's
+# longer side.
 MIN_SIDE, MAX_SIDE = 224, 1280
-"""The longer side of the images that a detector gets, in pixels.
 
-At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its
-landmarks, from which the landmark network learned, lie on the eyes of the mean aligned face; at 160
-they are 11 % too far apart. At 1280 it finds faces down to about a hundredth of a photo's longer
-side.
-"""
 # side in pixels of the largest face that is detected as one, not in fragments
 FRAGMENTED_SIDE = 448
-PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
-"""YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
-one in 99.8% of FERPlus' crops."""
-SURE_SCORE = 0.8
-"""YuNet's score below which a face is uncertain.
 
-In docs/results/benchmarks.md, nearly all false faces are below it.
-"""
+# YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
+# one in 99.8% of FERPlus' crops.
+PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
+
+# YuNet's score below which a face is uncertain.
+#
+# In docs/results/benchmarks.md, nearly all false faces are below it.
+SURE_SCORE = 0.8
+
+# Longer side of a face's box in the square that is searched in a video's next frame: a turned or
+# moving face stays inside.
 FOLLOWED_SHARE = 0.75
-"""Longer side of a face's box in the square that is searched in a video's next frame: a turned or
-moving face stays inside."""
+
 SAME_FACE_IOU = 0.3  # boxes with a larger IoU are of the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
@@ -205,18 +208,18 @@ class CustomDetector(Detector):
         return self.detector.find(image)
 
 
+# The detectors by name.
+#
+# A new one is a subclass of `Detector`, an entry here and in `DetectorName`: the type of an option
+# cannot be made of a dictionary.
 DETECTORS: dict[DetectorName, Detector] = {
     "yunet": YuNet(),
     "landmarks": LandmarksOnly(),
     "none": NoDetector(),
 }
-"""The detectors by name.
 
-A new one is a subclass of `Detector`, an entry here and in `DetectorName`: the type of an option
-cannot be made of a dictionary.
-"""
+# The detectors with their meanings, for the help.
 DETECTORS_HELP = describe_entries({name: entry.meaning for name, entry in DETECTORS.items()})
-"""The detectors with their meanings, for the help."""
 
 
 def describe_scores() -> str:
@@ -232,8 +235,7 @@ def describe_scores() -> str:
     return ", ".join(descriptions)
 
 
-SCORES_HELP = describe_scores()
-"""The default scores of the detectors, for the help."""
+SCORES_HELP = describe_scores()  # the default scores of the detectors, for the help
 
 
 def find_detector(detector: ChosenDetector) -> Detector:

@@ -18,16 +18,21 @@ from fer_vit.errors import ImageError
 Size = tuple[int, int]  # width and height in pixels, before EXIF turns the image
 
 MEGA = 1_000_000
+
+# The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295.
 MAX_PIXELS = 16_384 * 12_288
-"""The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295."""
 
 JPEG = b"\xff\xd8\xff"
+
+# A marker with a payload; in compressed pixels, 0x00 or a restart (0xd0 to 0xd7) follows 0xff.
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker with a payload; in compressed pixels, 0x00 or a restart (0xd0 to 0xd7) follows 0xff."""
+
 START_OF_SCAN = 0xDA
 END_OF_IMAGE = 0xD9
+
+# Markers of the segment with the size, one for each kind of compression.
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of the segment with the size, one for each kind of compression."""
+
 PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # of which a scan can have all of the pixels
 MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 

@@ -55,8 +55,13 @@ DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay belo
 # an AVIF may have these too
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
+
+# Of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be installed.
 UNREADABLE_VIDEO = "not a video that can be decoded"
-"""Of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be installed."""
+
+# Formats that are recognized by how their files begin, but reach no decoder.
+#
+# Of TGA: photos have no colour map.
 UNREAD_FORMATS = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
@@ -69,12 +74,9 @@ UNREAD_FORMATS = {
     "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}"
     rb"|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
 }
-"""Formats that are recognized by how their files begin, but reach no decoder.
 
-Of TGA: photos have no colour map.
-"""
+# The status of a file that kills the process that reads it.
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
-"""The status of a file that kills the process that reads it."""
 
 
 class QuietOpenCV:

@@ -32,19 +32,20 @@ from fer_vit.geometry import (
 
 LANDMARKS_FILE = Path(__file__).with_name("landmarks.onnx")
 INPUT_SIDE = 64  # of the network's input in pixels
+
+# Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half
+# have 0.92 to 1.01.
 FACE_SHARE = 0.98
-"""Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500;
-half have 0.92 to 1.01.
-"""
+
+# Faces that the network gets at once, so that a crowd needs no more memory than they do.
 MAX_FACES_AT_ONCE = 64
-"""Faces that the network gets at once, so that a crowd needs no more memory than they do."""
 
-
+# Outputs of the network.
 POINTS_OUTPUT = "linear"
 FACE_OUTPUT = "face"
-"""The network's outputs."""
+
+# Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md.
 MIN_FACE_LOGIT = -1.5
-"""Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md."""
 
 
 class Look(NamedTuple):

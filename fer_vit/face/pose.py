@@ -7,13 +7,14 @@ from numpy.typing import ArrayLike
 from fer_vit.faces import Pose
 
 EYE, NOSE, MOUTH = np.array([(3.177, -2.629, -3.826), (0.0, 1.127, -7.476), (2.456, 4.343, -4.284)])
-MEAN_HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
-"""The mean head's landmarks (5, 3) in cm: x to the right of the picture, y down, z away from the
-camera.
 
-Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Google, Apache-2.0): the
-means of the lids' vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
-"""
+# The mean head's landmarks (5, 3) in cm: x to the right of the picture, y down, z away from the
+# camera.
+#
+# Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Google, Apache-2.0):
+# the means of the lids' vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
+MEAN_HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
+
 # of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4
 CAMERA_DISTANCE = 60.0
 

@@ -33,10 +33,10 @@ SUPPRESSED_IOU = 0.3  # of two boxes with a larger IoU, only the one with the be
 MAX_CANDIDATES = 5000  # faces that are considered, best scores first
 
 FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
+
+# The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long as one
+# named "h".
 FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
-"""The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long
-as one named "h".
-"""
 
 
 def yunet_path() -> Path:

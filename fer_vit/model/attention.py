@@ -370,13 +370,13 @@ class QueryPool(Pool):
         return Pooled(self.norm(x), weights)
 
 
+# By the name in a configuration. A new pooling is a class and an entry here.
 POOLS: dict[str, type[Pool]] = {
     "token": TokenPool,
     "avg": AveragePool,
     "additive": AdditivePool,
     "query": QueryPool,
 }
-"""By the name in a configuration. A new pooling is a class and an entry here."""
 
 
 class ExpressionLinear(nn.Linear):

@@ -25,8 +25,8 @@ from fer_vit.model.embedding import ConvStem, position_code
 from fer_vit.model.pretrained import read_weights
 from fer_vit.model.tokens import patch_centres
 
+# The modules of timm whose models have the parts that a RegionViT uses.
 PLAIN = ("vision_transformer", "deit")
-"""The modules of timm whose models have the parts that a RegionViT uses."""
 
 
 def grid_centres(config: RegionViTConfig, patch_size: int, grid: tuple[int, int]) -> Tensor:

@@ -11,6 +11,7 @@ from fer_vit.geometry import Align
 from fer_vit.model.attention import POOLS
 from fer_vit.wording import describe_entries, fill_docstring, join_names
 
+# Smallest and largest values: an untrusted file must not cost hours before weights are read.
 ARCHITECTURE_RANGES = {
     "img_size": (1, 2048),
     "patch_size": (1, 2048),
@@ -24,7 +25,6 @@ ARCHITECTURE_RANGES = {
     "dropout": (0, 1),
     "drop_path_rate": (0, 1),
 }
-"""Smallest and largest values: an untrusted file must not cost hours before weights are read."""
 
 
 @fill_docstring(POOLS=describe_entries({name: pool.meaning for name, pool in POOLS.items()}))

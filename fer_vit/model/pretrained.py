@@ -10,8 +10,9 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, load_tensors
 
+# Where timm looks for the weights in a checkpoint, in this order.
 WEIGHT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
-"""Where timm looks for the weights in a checkpoint, in this order."""
+
 OPTION = "(`--model.network.pretrained`)"
 
 

@@ -32,8 +32,10 @@ CODECS = ("libx264", "libopenh264", "mpeg4")
 TICK = Fraction(1, 60000)
 LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
 BEFORE_ALL = -(2**63)  # a time before all others, in any unit
+
+# No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel.
 X264 = {"tune": "zerolatency", "refs": "1"}
-"""No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel."""
+
 # pixels of a frame in the copy, as most players show; larger frames are reduced
 MAX_COPY_PIXELS = 4096 * 2304
 # seconds of sound before the first frame that are kept, because decoders may need them

@@ -16,10 +16,10 @@ from fer_vit.geometry import Array, Mask, apply, invert
 
 BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+
+# Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
+# eight grey levels, each rounded.
 LAPLACIAN_ERROR = 8
-"""Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
-eight grey levels, each rounded.
-"""
 
 
 def pose_source(outputs: Sequence[str]) -> str:

@@ -65,12 +65,12 @@ def _avi_size(head: bytes) -> int:
     return 8 + int(size)
 
 
+# Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown.
 CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
     "matroska,webm": _matroska_size,
     "asf": _asf_size,
     "avi": _avi_size,
 }
-"""Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown."""
 
 
 def count_gif(path: Path) -> int:

@@ -38,20 +38,22 @@ except ModuleNotFoundError as missing:
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
     ) from missing
 
+# Containers that are read, with any suffix.
+#
+# Others, such as playlists, may name files and addresses to open.
 CONTAINERS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe,ivf"
 )
-"""Containers that are read, with any suffix.
 
-Others, such as playlists, may name files and addresses to open.
-"""
+# Containers by the suffix of files whose contents look like a single picture.
 BY_SUFFIX = {".mjpeg": "mjpeg", ".mjpg": "mjpeg"}
-"""Containers by the suffix of files whose contents look like a single picture."""
-LIVE_CONTAINERS = "rtsp,hls,mpjpeg"
-"""Further formats for addresses."""
+
+LIVE_CONTAINERS = "rtsp,hls,mpjpeg"  # further formats for addresses
+
+# Protocols for addresses, without `file`, because playlists could name files.
 PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
-"""Protocols for addresses, without `file`, because playlists could name files."""
+
 STREAM_PATIENCE = 8.0  # seconds without data after which an address counts as lost
 NO_VIDEO = "no video in the file"
 NO_FRAME = "no frame in the video"
@@ -60,8 +62,10 @@ WRONG_PICTURES = "frames may show wrong pictures"
 MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
 # of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
 MAX_FRAME_BYTES = 108_000_000
+
+# Formats in whose headers some programs write the time of the end, and others the length.
 ABSOLUTE_TIMES = frozenset(("matroska,webm", "asf"))
-"""Formats in whose headers some programs write the time of the end, and others the length."""
+
 HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
@@ -453,5 +457,5 @@ def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
     return REFLECTIONS[a < 0, d < 0]
 
 
+# The EXIF orientation by whether a picture is mirrored across and down.
 REFLECTIONS = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}
-"""The EXIF orientation by whether a picture is mirrored across and down."""

@@ -17,6 +17,7 @@ KNEE = 0.5  # of white: only brighter light is compressed
 GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
 ROWS_AT_ONCE = 32  # that are converted at a time, so that they stay in the processor's cache
 
+# The matrix from linear RGB with the primaries of HDR to linear RGB of SDR (ITU-R BT.2087).
 BT2020_TO_BT709 = np.array(
     [
         [1.6605, -0.5876, -0.0728],
@@ -25,7 +26,6 @@ BT2020_TO_BT709 = np.array(
     ],
     np.float32,
 )
-"""The matrix from linear RGB with the primaries of HDR to linear RGB of SDR (ITU-R BT.2087)."""
 
 
 def to_sdr(image: Image, transfer: int) -> Image:

@@ -37,9 +37,9 @@ from fer_vit.listing import (
 
 LOGGER = logging.getLogger("fer_vit")
 
+# A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
+# or an array (H, W), (H, W, 3) or (H, W, 4).
 Images: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
-"""A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
-or an array (H, W), (H, W, 3) or (H, W, 4)."""
 
 
 def as_sources(images: Images | Iterable[Images]) -> list[Source]:

@@ -15,10 +15,10 @@ from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_dir
 from fer_vit.report.table import write_fields
 
 MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
-MIN_VIDEO_SECONDS = 1e-6
-"""Seconds assumed for a video of one frame."""
+MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame
+
+# Length of a mean of unit vectors below which it is rounding, and has no direction.
 MIN_DIRECTION = 1e-9
-"""Length of a mean of unit vectors below which it is rounding, and has no direction."""
 
 
 @dataclass

@@ -46,8 +46,8 @@ from fer_vit.predict.inputs import (
 from fer_vit.processes import work_in_processes
 from fer_vit.wording import fill_docstring
 
+# Options of `PhotoOptions` that photos do not use.
 VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
-"""Options of `PhotoOptions` that photos do not use."""
 
 
 @fill_docstring(DETECTORS=DETECTORS_HELP, SCORES=SCORES_HELP)

@@ -12,10 +12,10 @@ from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
+# Half the width of an average's window in time constants: 99.7% of a Gaussian's weight, 95% of an
+# exponential's.
 HALF_WIDTH = 3.0
-"""Half the width of an average's window in time constants: 99.7% of a Gaussian's weight, 95% of an
-exponential's.
-"""
+
 # lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
 MIN_PROBABILITY = 1e-6
 MIN_FRAME_SECONDS = 1e-6  # seconds that a frame counts for at least; times may be equal
@@ -58,18 +58,16 @@ def exponential(ages: Array) -> Array:
     return np.asarray(np.exp(-ages))
 
 
-RECORDED = Kernel(
+RECORDED = Kernel(  # the average of video files: frames come half a window later
     gaussian,
     causal=False,
     meaning="a Gaussian over time with a standard deviation of",
 )
-"""The average of video files: frames come half a window later."""
-LIVE = Kernel(
+LIVE = Kernel(  # the average of live video
     exponential,
     causal=True,
     meaning="an exponential average of the past with a time constant of",
 )
-"""The average of live video."""
 
 
 def smooth_faces(

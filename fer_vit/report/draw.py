@@ -17,17 +17,19 @@ from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
 from fer_vit.report.fonts import font
 
+# Of regions, which have names, and of attention.
+#
+# Far from the others, also with colour-blindness.
 REGION_COLOUR = "#c3ffa5"
-"""Of regions, which have names, and of attention.
 
-Far from the others, also with colour-blindness.
-"""
 FOR_COLOUR = "#e8590c"  # of heat maps
 AGAINST_COLOUR = "#1c7ed6"
 ACCENT_COLOUR = "#3a3a3c"
 FAINT_COLOUR = "#b4b4ba"
+
+# Indices of the corners in a box (xyxy), clockwise from the upper left.
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
-"""Indices of the corners in a box (xyxy), clockwise from the upper left."""
+
 CLOSE_UP_MARGIN = 0.06  # around a face in a close-up, as a fraction of its side
 EXPRESSION_COLOURS = {  # over time
     "neutral": "#9aa0a8",
@@ -226,8 +228,7 @@ def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
     return np.asarray(picture)
 
 
-Box: TypeAlias = tuple[int, int, int, int]
-"""xyxy in pixels."""
+Box: TypeAlias = tuple[int, int, int, int]  # xyxy in pixels
 
 
 class PlateStyle(NamedTuple):

@@ -14,12 +14,13 @@ from typing import NamedTuple
 from PIL import ImageFont
 
 LOGGER = logging.getLogger("fer_vit")
+
+# The characters of Pillow's own font.
 PILLOW_CHARACTERS = frozenset(map(chr, range(32, 127))) | {"…"}
-"""The characters of Pillow's own font."""
+
 STANDARD_FONT = "DejaVu Sans"  # which comes with matplotlib
 BOX_FONT = "Last Resort"  # begin of the names of fonts that have a box for every character
-REPORTED_CHARACTERS: set[str] = set()
-"""The characters without a font that a line has reported."""
+REPORTED_CHARACTERS: set[str] = set()  # the characters without a font that a line has reported
 
 
 class FontFile(NamedTuple):

@@ -16,8 +16,8 @@ from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock
 from fer_vit.report.fonts import drawn_characters, find_fonts
 
+# Settings of matplotlib and filters of warnings belong to the process: one thread draws.
 DRAWING_LOCK = ThreadLock()
-"""Settings of matplotlib and filters of warnings belong to the process: one thread draws."""
 
 
 def choose_fonts(figure: Figure) -> None:

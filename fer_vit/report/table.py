@@ -195,13 +195,14 @@ class ExcelFile:
             self._book.save(self._path)
 
 
+# The formats of tables by lower-case suffix. The last argument: each row is flushed at once.
 TABLE_FORMATS: dict[str, Callable[[Path, TableLayout, bool], RowFile]] = {
     ".csv": CsvFile,
     ".parquet": ParquetFile,
     ".jsonl": JsonLinesFile,
     ".xlsx": ExcelFile,
 }
-"""The formats of tables by lower-case suffix. The last argument: each row is flushed at once."""
+
 SUFFIXES = tuple(TABLE_FORMATS)
 
 

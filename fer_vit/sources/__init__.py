@@ -10,7 +10,8 @@ from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder
 
 # A new one is the last: where two have an option of one name, the first has it without its prefix.
 MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
+
+# The reader of every data set by the name of its file. Its options become options of `prepare`.
 SOURCES: dict[str, Callable[..., Reading]] = {
     module.__name__.rpartition(".")[2]: module.read for module in MODULES
 }
-"""The reader of every data set by the name of its file. Its options become options of `prepare`."""

@@ -30,10 +30,11 @@ from fer_vit.sources.splits import hold_out
 LABELS = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
+
+# The endings of the files with the targets of the head `affect`.
 AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
-"""The endings of the files with the targets of the head `affect`."""
-UNKNOWN = -2.0
-"""What the annotators' tool wrote where there is no valence or arousal."""
+
+UNKNOWN = -2.0  # what the annotators' tool wrote where there is no valence or arousal
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:

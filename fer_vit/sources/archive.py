@@ -19,33 +19,28 @@ from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.wording import escaped
 
+# Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times as
+# much memory.
 MAX_LIST = 64_000_000
-"""Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times
-as much memory.
-"""
-UTF_8 = 0x800
-"""The flag of a zip's entry whose name is in UTF-8."""
-ENCRYPTED = 0x1
-"""The flag of a zip's entry that needs a password."""
-READ_AT_ONCE = 1_000_000
-"""Bytes that are read at once."""
+
+UTF_8 = 0x800  # the flag of a zip's entry whose name is in UTF-8
+ENCRYPTED = 0x1  # the flag of a zip's entry that needs a password
+READ_AT_ONCE = 1_000_000  # bytes that are read at once
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-MAX_DEPTH = 100
-"""Deepest folder that is unpacked."""
+MAX_DEPTH = 100  # deepest folder that is unpacked
 NAME_TOO_LONG = "the name in the archive is too long"
 SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
 OUTSIDE = "a name in the archive that leads outside"
 NO_NAME = "an entry of the archive without a name"
 NAMELESS = {"", ".", ".."}  # parts of a path that name no file
-BAD_NAMES = {
+BAD_NAMES = {  # why the system makes no file of an entry, by the number of its error
     ENAMETOOLONG: NAME_TOO_LONG,
     EILSEQ: "the name in the archive is not possible here",
     EISDIR: SAME_NAME,
     ENOTDIR: SAME_NAME,
     EEXIST: SAME_NAME,
 }
-"""Why the system makes no file of an entry, by the number of its error."""
 TOO_LARGE = f"larger than {MAX_FILE_BYTES // 10**6:,} MB in the archive"
 
 

@@ -16,8 +16,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 
-MAX_SIDE = 10_000
-"""The largest side of a drawn image in pixels."""
+MAX_SIDE = 10_000  # the largest side of a drawn image in pixels
 
 UNLABELLED = "unlabelled"  # the folder of faces without an expression
 

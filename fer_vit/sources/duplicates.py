@@ -27,31 +27,31 @@ Duplicates = Literal["drop", "keep"]
 
 THUMBNAIL_SIDE = 24  # side of a thumbnail in pixels
 CLOSE_UP_SIDE = 4 * THUMBNAIL_SIDE  # side of a close-up, in which the face has half of it
-FILLED_SHARE = 0.75
-"""From this share of the longer side, a face fills the picture."""
+FILLED_SHARE = 0.75  # from this share of the longer side, a face fills the picture
 PART_SIDE = THUMBNAIL_SIDE // 4  # side of the parts that must be the same
+
+# Two pictures are the same from this correlation of their thumbnails.
+#
+# Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
+# pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are
+# different people. With a side of 16: 13 of 21.
 SAME_CORRELATION = 0.97
-"""Two pictures are the same from this correlation of their thumbnails.
 
-Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
-pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are different
-people. With a side of 16: 13 of 21.
-"""
+# Largest difference in a part of two copies, in units of the contrast.
+#
+# At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
+# size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
+# correlate, 87 % have more.
 MAX_LOCAL_DIFFERENCE = 0.3
-"""Largest difference in a part of two copies, in units of the contrast.
 
-At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
-size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
-correlate, 87 % have more.
-"""
 IMAGES_AT_ONCE = 256  # images that are compared with all others at once
 SHOWN_PAIRS = 3  # pairs with different labels that are named
+
+# Up to this many training images, each is compared with each. That takes a minute, and grows with
+# the square.
 MAX_COMPARED = 50_000
-"""Up to this many training images, each is compared with each. That takes a minute, and grows with
-the square.
-"""
-WARNED_SHARE = 0.2
-"""From this share of a class, dropped images are reported as a warning."""
+
+WARNED_SHARE = 0.2  # from this share of a class, dropped images are reported as a warning
 NEAR_DUPLICATE = "near-duplicate of a val or test image"
 
 

@@ -22,12 +22,11 @@ from fer_vit.sources.text_tables import read_text_table
 
 # by the annotators: an age group, female or male, one of seven races
 ATTRIBUTES = ("age", "gender", "race")
-TABLES = {
+TABLES = {  # the tables' columns of file names
     "labels.csv": "path",
     "fairface_label_train.csv": "file",
     "fairface_label_val.csv": "file",
 }
-"""The tables' columns of file names."""
 FOLDERS: dict[str, Split] = {"train": "train", "val": "val"}
 
 

@@ -31,8 +31,10 @@ from fer_vit.wording import counted
 # the columns of votes
 LABELS = EXPRESSIONS
 NO_EXPRESSION = ("unknown", "nf")  # NF: not a face
+
+# Why an image is dropped that most annotators labelled with one of `NO_EXPRESSION`.
 NOT_EXPRESSIVE = "unknown or not a face"
-"""Why an image is dropped that most annotators labelled with one of `NO_EXPRESSION`."""
+
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
 
 

@@ -32,8 +32,7 @@ from fer_vit.sources.targets import TargetTable, read_targets
 from fer_vit.tables.paths import match_paths
 from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
-NO_TARGETS = "no row in the table of targets"
-"""Why a photo is dropped."""
+NO_TARGETS = "no row in the table of targets"  # why a photo is dropped
 MIN_PERSONS = 3  # one for each split; fewer folders may have another meaning
 
 

@@ -17,7 +17,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.wording import counted, list_names
 
-_WORDS = {
+_WORDS = {  # words for a split; an evaluation split is the test split, or val beside a test split
     "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
     "val": "val vals valid valids validation validate validating vld vd va "
     "dev devel development tune tuning",
@@ -25,15 +25,13 @@ _WORDS = {
     "private final privatetest testprivate",
     "evaluation": "eval evals evaluation evaluate evaluating ev publictest testpublic",
 }
-"""Words for a split; an evaluation split is the test split, or val beside a test split."""
 _FILL = """
     set sets split splits data dataset datasets db image images img imgs face faces
     photo photos picture pictures pics folder dir sample samples out
     crop crops cropped aligned new the my
 """
 _USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
-_SHORT = 3
-"""Up to this length a split's word may be a name or initials."""
+_SHORT = 3  # up to this length a split's word may be a name or initials
 
 
 def _split_pattern(words: str) -> re.Pattern[str]:

@@ -47,6 +47,8 @@ EXPRESSION_MOVEMENTS = {
     "fear": Parameters(brow_raise=0.7, brow_slope=-0.8, eye_opening=1.0),
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
+
+# Smallest and largest movements of faces without an expression. The ends have intensity 1.
 MOVEMENT_RANGES = {
     "brow_raise": (-0.6, 1.0),  # brows do not reach the eyes
     "brow_slope": (-1.0, 1.0),
@@ -59,7 +61,7 @@ MOVEMENT_RANGES = {
     "mouth_asymmetry": (0.0, 1.0),
     "mouth_sneer": (0.0, 1.0),
 }
-"""Smallest and largest movements of faces without an expression. The ends have intensity 1."""
+
 # largest shift of a person's parameters from the table's, the same in all expressions of that
 # person
 JITTER = 0.18
@@ -68,7 +70,7 @@ EYE_OPENING = 0.65  # growth of the height of opened eyes
 # how far the upper and the lower lip move away from the line between them
 OPENED_LIPS = (0.065, 0.080)
 SNEERING_LIPS = (0.045, 0.010)
-LOOKS = {
+LOOKS = {  # lowest and highest value of everything in a picture except the expression
     # How the face's frame lies in the image.
     "roll": (-12.0, 12.0),  # degrees
     "scale": (0.90, 1.04),
@@ -108,7 +110,6 @@ LOOKS = {
     "gradient_y": (-0.25, 0.25),
     "noise": (1.0, 7.0),  # standard deviation in grey levels
 }
-"""Lowest and highest value of everything in a picture except the expression."""
 
 
 def differing_regions(first: str, second: str) -> frozenset[str]:
@@ -126,6 +127,11 @@ def differing_regions(first: str, second: str) -> frozenset[str]:
 
 
 YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
+
+# Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
+#
+# A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
+# lip looks like a mouth that is curved and open.
 DRAWN_MOVEMENTS = (
     "browRaise",
     "browLower",
@@ -138,11 +144,7 @@ DRAWN_MOVEMENTS = (
     "mouthCornerUpLeft",
     "mouthCornerUpRight",
 )
-"""Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
 
-A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
-lip looks like a mouth that is curved and open.
-"""
 DRAWN_OUTPUTS = {
     "movements": list(DRAWN_MOVEMENTS),
     "pose": ["yaw", "roll"],

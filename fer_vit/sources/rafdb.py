@@ -21,12 +21,11 @@ from fer_vit.sources.text_tables import read_text_table
 
 LABELS = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABEL_CODES = {str(number): name for number, name in enumerate(LABELS, 1)}
-ATTRIBUTES = {
+ATTRIBUTES = {  # values of the numbers in the last three lines of an annotation, from 0
     "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
 }
-"""Values of the numbers in the last three lines of an annotation, from 0."""
 SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
 
 

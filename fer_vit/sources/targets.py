@@ -33,30 +33,29 @@ from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
 
-DESCRIBING = ("split", "label", "person")
-"""Columns that describe a photo."""
+DESCRIBING = ("split", "label", "person")  # columns that describe a photo
 
+# A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity and an
+# occurrence.
 ACTION_UNIT = re.compile(
     r"AU[ _-]?0*(?P<number>[1-9]\d?)"
     r"(?:(?-i:_(?P<kind>[rc]))|[ _-]?(?P<side>left|right|l|r))?",
     re.IGNORECASE,
 )
-"""A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity
-and an occurrence.
-"""
+
 SIDE_WORDS = {"l": "Left", "r": "Right"}
 
-MAX_INTENSITY = 5.0
-"""The intensity E of an action unit, the largest."""
+MAX_INTENSITY = 5.0  # the intensity E of an action unit, the largest
 INTENSITIES = f"intensities from 0 to {MAX_INTENSITY:g}, and divided by that"
-OPENFACE_MAXIMA = {"r": MAX_INTENSITY, "c": 1.0}
-"""The largest intensity and occurrence in OpenFace's columns, by their suffix."""
 
+# The largest intensity and occurrence in OpenFace's columns, by their suffix.
+OPENFACE_MAXIMA = {"r": MAX_INTENSITY, "c": 1.0}
+
+# Numbers that mark a face without annotation. For movements, of action units alone.
 UNANNOTATED: dict[str, tuple[float, ...]] = {
     MOVEMENTS: (-1.0, 9.0, 999.0),  # Aff-Wild2; BP4D
     "affect": (-5.0, -2.0),  # Aff-Wild2; AffectNet
 }
-"""Numbers that mark a face without annotation. For movements, of action units alone."""
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,13 @@ from fer_vit.files import check_permission
 from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.stored_model import SETTINGS_KEYS, StoredModel, read_stored_model
 
-MAX_CONFIG = 1_000_000
-"""Largest settings in characters of JSON; the included models have 2,000."""
-SECTIONS: dict[str, type] = {
+MAX_CONFIG = 1_000_000  # largest settings in characters of JSON; the included models have 2,000
+SECTIONS: dict[str, type] = {  # state for resuming that Lightning writes, each of dictionaries
     "callbacks": dict,
     "loops": dict,
     "optimizer_states": list,
     "lr_schedulers": list,
 }
-"""State for resuming that Lightning writes, each of dictionaries."""
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

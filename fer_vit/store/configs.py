@@ -9,11 +9,11 @@ from jsonargparse import get_loader
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.files import user_text
 
+# In a checkout a link to the folder `configs` at its top level.
 CONFIGS = Path(__file__).parents[1] / "configs"
-"""In a checkout a link to the folder `configs` at its top level."""
 
+# Lists and mappings of a config within each other; about 100,000 end the process (libyaml).
 MAX_LEVELS = 100
-"""Lists and mappings of a config within each other; about 100,000 end the process (libyaml)."""
 
 
 def shipped_configs() -> dict[str, Path]:

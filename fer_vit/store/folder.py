@@ -36,6 +36,8 @@ from fer_vit.store.stored_model import StoredModel, read_stored_model
 
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."
+
+# The card of a folder without one.
 CARD = f"""---
 library_name: fer-vit
 pipeline_tag: image-classification
@@ -50,7 +52,6 @@ tags: [facial-expression-recognition]
 
 {TO_FILL}
 """
-"""The card of a folder without one."""
 
 
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:

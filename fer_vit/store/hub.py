@@ -14,17 +14,13 @@ from huggingface_hub.errors import DryRunError
 
 from fer_vit.errors import FerVitError, ModelError, suggest
 
-SHIPPED = Path(__file__).parents[1] / "weights"
-"""The models in the package, each in its own folder."""
-DEFAULT_MODEL = "ferplus-fairface"
-"""The default model."""
+SHIPPED = Path(__file__).parents[1] / "weights"  # the models in the package, each in its own folder
+DEFAULT_MODEL = "ferplus-fairface"  # the default model
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]
-"""The files on the hub."""
-MAX_MODEL_BYTES = 10_000_000_000
-"""Largest download from the hub; timm's largest models have 8 GB."""
+MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]  # the files on the hub
+MAX_MODEL_BYTES = 10_000_000_000  # largest download from the hub; timm's largest models have 8 GB
 
 
 def find_folder(name: str | Path, **download_options: Any) -> Path:

@@ -20,8 +20,9 @@ from fer_vit.model.config import ModelSettings, RegionViTConfig
 
 Settings = TypeVar("Settings")
 LEVELS = {*map(str, COVERAGES)}
+
+# Names of what prediction needs besides the network.
 SETTINGS_KEYS = tuple(field.name for field in fields(ModelSettings))
-"""Names of what prediction needs besides the network."""
 
 
 @dataclass(frozen=True)

@@ -33,22 +33,22 @@ _MISSING = (
     # points, dashes, question marks and other marks alone
     "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
 )
-MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
-"""What programs and people write for a missing value, for a whole trimmed cell. Other spellings are
-names: `none`, -99.
 
-The pattern is one for Python's `re` and for Arrow.
-"""
+# What programs and people write for a missing value, for a whole trimmed cell. Other spellings are
+# names: `none`, -99.
+#
+# The pattern is one for Python's `re` and for Arrow.
+MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
+
 _MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # a whole number as pandas writes it beside missing values; but 1.000 may be a thousand
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
-TRUTH = {
+TRUTH = {  # truth values as R and spreadsheets of several languages write them, in lower case
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
 }
-"""Truth values as R and spreadsheets of several languages write them, in lower case."""
 MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
 ROWS_AT_ONCE = 10_000  # rows of a workbook or of JSON Lines that are Python objects at a time
 

@@ -156,6 +156,7 @@ def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     return cells.drop_columns(indices), []
 
 
+# The readers of tables by lower-case suffix: each returns the cells and what it assumed.
 READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {
     ".csv": read_text,
     ".tsv": read_text,
@@ -164,7 +165,6 @@ READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {
     ".jsonl": read_json_lines,
     ".parquet": read_parquet,
 }
-"""The readers of tables by lower-case suffix: each returns the cells and what it assumed."""
 
 
 def metadata(path: Path) -> dict[bytes, bytes]:

@@ -210,8 +210,7 @@ def _resumed_state(
     }
 
 
-SHARES = ("accuracy", "accuracy_without_near_duplicates", "uar", "f1", "ece")
-"""Metrics from 0 to 1."""
+SHARES = ("accuracy", "accuracy_without_near_duplicates", "uar", "f1", "ece")  # metrics from 0 to 1
 
 
 def plausible_score(score: Any, monitor: str) -> torch.Tensor | None:

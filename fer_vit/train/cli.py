@@ -170,8 +170,8 @@ def read_words(words: list[str]) -> RunWords:
     )
 
 
+# Names in a config that have options below them.
 CONFIG_GROUPS = ("model", "data", "trainer", "checkpoint")
-"""Names in a config that have options below them."""
 
 
 def check_groups(config: str | Path, content: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
+# Weights (2 GB) of the largest network that is built for a file which contains fewer.
 MAX_WEIGHTS = 500_000_000
-"""Weights (2 GB) of the largest network that is built for a file which contains fewer."""
 
 
 def import_task(name: str) -> type[RegionViTModule]:

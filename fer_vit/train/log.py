@@ -7,17 +7,15 @@ from lightning.pytorch.utilities import rank_zero_only
 
 LOGGER = logging.getLogger("fer_vit")
 
-log_once = rank_zero_only(LOGGER.info)
-"""Logs a line in process 0 only; the command line prints it."""
+log_once = rank_zero_only(LOGGER.info)  # logs a line in process 0 only; the command line prints it
 
-ADVERTISEMENTS = (
+ADVERTISEMENTS = (  # lines of Lightning's log that are hidden
     "Tip: For",
     "An SIGTERMException was",
     "TPU available",
     "Loading `train_dataloader` to estimate",
 )
-"""Lines of Lightning's log that are hidden."""
-EXPECTED = (
+EXPECTED = (  # warnings about what is intended here or reported elsewhere
     # the metrics are already over all processes
     ".*sync_dist=True.*accumulate the metric across devices",
     # FaceDataModule restores the position
@@ -31,7 +29,6 @@ EXPECTED = (
     # Lightning's own use of torch
     ".*isinstance.treespec, LeafSpec.*",
 )
-"""Warnings about what is intended here or reported elsewhere."""
 
 
 def is_news(line: logging.LogRecord) -> bool:

@@ -16,8 +16,8 @@ from fer_vit.heads import HEADS, join_directions, values_near
 from fer_vit.measures import measure
 from fer_vit.train.outputs import SharedOutputs
 
+# What is logged of the head `expression`, if a face of the split has a label.
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
-"""What is logged of the head `expression`, if a face of the split has a label."""
 
 
 class OutputMetrics(Metric):

@@ -29,9 +29,8 @@ from fer_vit.train.averaging import EMA as EMA
 from fer_vit.train.log import log_once
 from fer_vit.train.symmetry import Symmetry as Symmetry
 
-DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)
-"""The default network of a task."""
-TRAINING_RANGES = {
+DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)  # the default network of a task
+TRAINING_RANGES = {  # smallest and largest values of settings
     "lr": (0, math.inf),
     "weight_decay": (0, math.inf),
     "logit_adjust": (0, math.inf),
@@ -42,7 +41,6 @@ TRAINING_RANGES = {
     "region_dropout": (0, 1),
     "mask_ratio": (0.05, 0.95),
 }
-"""Smallest and largest values of settings."""
 MIN_END_SHARE = 1e-4  # a smaller `min_lr` may be meant as a learning rate, and is logged
 
 

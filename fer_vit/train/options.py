@@ -32,7 +32,6 @@ TASKS: dict[str, type[RegionViTModule]] = {
     "pretraining": MaskedPretraining,
 }
 
-
 # Weights in one precision do not fit crops and boxes, which are in float32.
 WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
 
@@ -234,16 +233,14 @@ class TrainCLI(LightningCLI):
             strategy.checkpoint_io = AtomicCheckpointIO()
 
 
-LIMITS = ("max_epochs", "max_steps")
-"""Options of the Trainer for which -1 is no limit."""
-POSITIVE = (
+LIMITS = ("max_epochs", "max_steps")  # options of the Trainer for which -1 is no limit
+POSITIVE = (  # options of the Trainer by which Lightning divides, or with which 0 trains nothing
     *LIMITS,
     "accumulate_grad_batches",
     "check_val_every_n_epoch",
     "limit_train_batches",
     "val_check_interval",
 )
-"""Options of the Trainer by which Lightning divides, or with which 0 trains nothing."""
 
 
 def check_counts(trainer: Namespace) -> None:

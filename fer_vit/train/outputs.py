@@ -6,8 +6,7 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError, short
 from fer_vit.heads import HEADS, merge_outputs
 
-MAX_WEIGHT = 1e6
-"""Largest weight of the loss of a head."""
+MAX_WEIGHT = 1e6  # largest weight of the loss of a head
 
 
 class SharedOutputs(NamedTuple):

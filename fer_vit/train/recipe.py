@@ -16,8 +16,9 @@ from fer_vit.train.cli import fit, read_words
 from fer_vit.train.custom import load_custom
 
 LOGGER = logging.getLogger("fer_vit")
+
+# Options of `fit` that the commands set.
 RESERVED = ("config", "data.manifest", "ckpt_path", "trainer.logger", "trainer.default_root_dir")
-"""Options of `fit` that the commands set."""
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,17 @@ from fer_vit.store.stored_model import StoredModel
 from fer_vit.wording import list_names
 
 LOGGER = logging.getLogger("fer_vit")
-Freeze = Literal["none", "stem", "encoder"]
-"""The part of a network that is not trained."""
+Freeze = Literal["none", "stem", "encoder"]  # the part of a network that is not trained
 CLASSIFIER = ("pool", "vit.head")
 HEAD_PARTS = (*CLASSIFIER, "heads.")
+
+# Tensors with a row for each label, besides the pooling's.
 LABEL_ROWS = ("vit.head.weight", "vit.head.bias")
-"""Tensors with a row for each label, besides the pooling's."""
+
 POSITIONS = "vit.pos_embed"
+
+# The end of the names of kernels (D, C, P, P) that embed patches or regions.
 KERNEL = "patch_embed.proj.weight"
-"""The end of the names of kernels (D, C, P, P) that embed patches or regions."""
 
 
 def find_crop(model: StoredModel) -> CropSpec:

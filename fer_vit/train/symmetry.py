@@ -21,12 +21,13 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
 from fer_vit.wording import list_names
 
+# Parts of the names of tensors of a region on one side, and of the region opposite it.
 OPPOSITE_SIDES = {".right_": ".left_", ".left_": ".right_"}
-"""Parts of the names of tensors of a region on one side, and of the region opposite it."""
+
+# Largest `asymmetry` of a network that can be symmetric; rounding causes up to 3e-6.
 TOLERANCE = 2e-5
-"""Largest `asymmetry` of a network that can be symmetric; rounding causes up to 3e-6."""
-IMAGE_CHANNELS = 3
-"""Most input channels of a kernel that reads the image."""
+
+IMAGE_CHANNELS = 3  # most input channels of a kernel that reads the image
 
 
 class Symmetry(L.Callback):
@@ -176,7 +177,7 @@ class Rule(NamedTuple):
     mirror: Callable[[str, Tensor, RegionViT], Tensor]
 
 
-RULES = (
+RULES = (  # the first rule that applies counts; `mirror_channels` mirrors all other tensors
     Rule(lambda name, x: ".qkv." in name, mirror_attention),
     Rule(lambda name, x: x.ndim == 4 and x.shape[1] <= IMAGE_CHANNELS, mirror_image_kernel),
     Rule(lambda name, x: x.ndim == 4, mirror_kernel),
@@ -185,7 +186,6 @@ RULES = (
     Rule(lambda name, x: x.ndim == 3, mirror_tokens),
     Rule(lambda name, x: name.startswith("vit.head."), mirror_classifier),
 )
-"""The first rule that applies counts; `mirror_channels` mirrors all other tensors."""
 
 
 def swap_columns(x: Tensor, layout: TokenLayout) -> Tensor:

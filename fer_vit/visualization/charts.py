@@ -18,7 +18,7 @@ from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
 
 Json = Any
-PARTS = {
+PARTS = {  # the regions of a movement, by the word that its name begins with; the first is drawn on
     "brow": ("brow", "glabella"),
     "eye": ("eye",),
     "nose": ("nose",),
@@ -26,7 +26,6 @@ PARTS = {
     "mouth": ("mouth",),
     "jaw": ("chin", "mouth"),
 }
-"""The regions of a movement, by the word that its name begins with; the first is drawn on."""
 
 
 class FaceTerms(NamedTuple):
@@ -156,11 +155,10 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
+# The charts that differ from the values of a head, by the head's name, and charts of no head.
+#
+# `report/page/NAME.js` draws each of them.
 SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
-"""The charts that differ from the values of a head, by the head's name, and charts of no head.
-
-`report/page/NAME.js` draws each of them.
-"""
 
 
 def head_chart(name: str) -> Chart:

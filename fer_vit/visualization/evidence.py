@@ -39,8 +39,7 @@ from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts
 from fer_vit.visualization.people import Shown
 
-EXPLAINED_BYTES = 2_000_000_000
-"""For the faces that are explained together, unless options differ."""
+EXPLAINED_BYTES = 2_000_000_000  # for the faces that are explained together, unless options differ
 VECTORS = 16  # values of a token in a block, in vectors of its width
 VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
 LabelChoice = Literal["predicted", "all"]

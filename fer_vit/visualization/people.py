@@ -20,15 +20,16 @@ from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
+# Pictures of one person, at most.
+#
+# All people in one video have at most four times as many, but at least one each.
 PICTURES = 120
-"""Pictures of one person, at most.
 
-All people in one video have at most four times as many, but at least one each.
-"""
 CURVE_POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
 FRAMES_AT_ONCE = 8  # frames that are explained together
+
+# A face, and its photo or frame (H, W, 3); None: it is read from the photo's path.
 Shown: TypeAlias = tuple[Face, Image | None]
-"""A face, and its photo or frame (H, W, 3); None: it is read from the photo's path."""
 
 
 @dataclass

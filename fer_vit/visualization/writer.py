@@ -46,6 +46,10 @@ FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
 MAX_EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
 MAX_NAMED = 20  # photos, people or frames in a line
+
+# All that a report may contain, and a new one replaces.
+#
+# The page comes last, when all that it shows exists.
 REPORT_FILES = (
     "photos",
     "figures",
@@ -56,10 +60,7 @@ REPORT_FILES = (
     "heads_relations.csv",
     "index.html",
 )
-"""All that a report may contain, and a new one replaces.
 
-The page comes last, when all that it shows exists.
-"""
 WHOLE_ENCODER = "the whole encoder"  # name of the first view of attention
 ATTENTION_TEXT = (
     "How regions exchange information: the attention between regions, and to the output, which is "
