@@ -45,9 +45,11 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
 
     A link at `path` is replaced, too, and not followed: another user may have made it. Readers see
     the old version or the new one. A folder is missing for a moment between two renames where the
-    system cannot exchange two names: outside Linux, and on some network file systems. A failure to
-    write raises FerVitError that ends with `advice`, as does, without `overwrite`, an output that
-    another process has written in the meantime.
+    system cannot exchange two names: outside Linux, and on some network file systems.
+
+    Raises:
+        FerVitError: The output cannot be written; the message ends with `advice`. Without
+            `overwrite`: another process has written it in the meantime.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()

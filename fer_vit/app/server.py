@@ -248,7 +248,7 @@ class PatientProtocol(H11Protocol):
         super().resume_writing()
         self._reads += 1
 
-    def _check(self, previous: "Progress | None") -> None:
+    def _check(self, previous: Progress | None) -> None:
         """Closes the connection if nothing has changed since the `previous` check.
 
         While a response is computed, the client has nothing to do. The checks end with the

@@ -80,7 +80,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
-    # its usual one is the system's: it stays there when this process is killed
+    # the default lock is a semaphore of the system, which would outlive a killed process
     tqdm.set_lock(RLock())
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)

@@ -140,9 +140,8 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     """
     folds = [read_fold(teacher) for teacher in teachers]
     labelled = faces.select(np.arange(len(faces)) < len(votes))
-    predicted = np.ones(
-        (len(teachers), len(faces)), bool
-    )  # (teachers, M), which faces each predicts
+    # which faces each teacher predicts (teachers, M)
+    predicted = np.ones((len(teachers), len(faces)), bool)
     for mask, fold in zip(predicted, folds, strict=True):
         if fold:
             mask[: len(votes)] = in_fold(labelled, fold)

@@ -152,11 +152,13 @@ def _spelling(source: str, option: str) -> str:
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a data set.
 
-    The command line gives the options of all data sets, as written; Python gives the names of the
-    arguments of `source`.
+    The command line gives the options of all data sets, as written, such as
+    `{"labels": "soft", "folder": {"labels": None}}`; Python gives the names of the arguments of
+    `source`.
 
     Raises:
-        FerVitError: There is no such data set, or an option of a different one was changed.
+        FerVitError: There is no such data set or option, or an option of a different one was
+            changed.
     """
     if source not in SOURCES:
         hint = suggest(source, SOURCES)
@@ -178,17 +180,34 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             options[option] = values.pop(name)
 
+    _refuse_other_options(source, values)
+    return options
+
+
+def _refuse_other_options(source: str, values: dict[str, Any]) -> None:
+    """Raises FerVitError for an option that no data set has, or that another one has.
+
+    `values` are by spelling; the command line gives the defaults of other data sets as well.
+    """
+    own_options = list(signature(SOURCES[source]).parameters)
+    spellings = set()
     for owner, read in SOURCES.items():
         for option, parameter in signature(read).parameters.items():
             spelling = _spelling(owner, option)
-            if values.get(spelling, parameter.default) != parameter.default:
-                remedy = "Leave it out."
-                if option in signature(SOURCES[source]).parameters:
-                    remedy = f"Write `--{_spelling(source, option)}`."
-                raise FerVitError(
-                    f"`--{spelling}` belongs to the source {owner}, not to {source}. {remedy}"
-                )
-    return options
+            spellings.add(spelling)
+            if values.get(spelling, parameter.default) == parameter.default:
+                continue
+            remedy = "Leave it out."
+            if option in own_options:
+                remedy = f"Write `--{_spelling(source, option)}`."
+            raise FerVitError(
+                f"`--{spelling}` belongs to the source {owner}, not to {source}. {remedy}"
+            )
+
+    unknown = sorted(values.keys() - spellings)
+    if unknown:
+        hint = suggest(unknown[0], own_options)
+        raise FerVitError(f"The data set {source} has no option `{unknown[0]}`.{hint}")
 
 
 def _check_arguments(

@@ -220,6 +220,8 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     df_between = persons - 1
     df_within = len(values) - persons
     f = stats.f_oneway(*groups).statistic
+    if not np.isfinite(f):  # the values of persons are nearly equal
+        return without_interval(None, persons)
     f_low = f / stats.f.ppf(0.975, df_between, df_within)
     f_high = f * stats.f.ppf(0.975, df_within, df_between)
 

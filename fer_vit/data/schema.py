@@ -108,6 +108,11 @@ class Reading:
     warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The labels, by their name in 0.1."""
+        return self.labels
+
+    @property
     def has_labels(self) -> bool:
         """Whether any row has a label; without one, `labels` are what labels would be."""
         return any(row.label is not None for row in self.rows)

@@ -110,11 +110,11 @@ class Augment:
         if blind:
             landmarks = None
         if landmarks is not None:
-            to_crop = face_matrix(image, landmarks, spec, True)
-            crop_per_image_pixel = np.linalg.norm(to_crop[0, :2])
+            unaltered = face_matrix(image, landmarks, spec, framed=True)
+            crop_per_image_pixel = np.linalg.norm(unaltered[0, :2])
             landmarks = landmarks + noise / crop_per_image_pixel
         change = move(spec.size, degrees, 1 + scale, right, down)
-        crop, points, to_crop, _ = crop_face(image, landmarks, spec, True, change)
+        crop, points, to_crop, _ = crop_face(image, landmarks, spec, framed=True, change=change)
         if mirrored:
             crop, points = mirror(crop, points)
 

@@ -61,7 +61,7 @@ def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFa
         notes.append(f"{labels.name}: the predictions have no {short(', '.join(lacking))}.")
     return replace(
         known,
-        targets=truth.labels,
+        targets=truth.votes,
         columns=truth.columns | known.columns,
         heads=pair_outputs(values, truth.outputs),
         notes=(*known.notes, *notes),

@@ -1,5 +1,6 @@
 """Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
@@ -99,7 +100,9 @@ class Detector(ABC):
 
         Faces below `min_score` are left out; a face without a score (NaN) is not below it.
         """
-        return [face for face in self.detect(image) if not face.score < self.min_score]
+        # a score of a network is a float32: its 0.7 is a little less than 0.7
+        lowest = min(self.min_score, float(np.float32(self.min_score)))
+        return [face for face in self.detect(image) if not face.score < lowest]
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
         """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network.
@@ -115,8 +118,10 @@ class Detector(ABC):
     def load(self, min_score: float) -> "Detector":
         """Returns the detector, with its files, for faces with this score or more.
 
-        Raises FerVitError when a file is missing.
+        It is a copy if its `min_score` is different. Raises FerVitError when a file is missing.
         """
+        if min_score == self.min_score:
+            return self
         loaded = copy(self)
         loaded.min_score = min_score
         return loaded
@@ -204,8 +209,9 @@ class CustomDetector(Detector):
     def __init__(self, detector: FindsFaces) -> None:
         self.detector = detector
 
-    def detect(self, image: Image) -> list[Detection]:  # noqa: D102
-        return self.detector.find(image)
+    def detect(self, image: Image) -> list[Detection]:
+        """Returns the faces that the detector of the user finds; those without a score are none."""
+        return [face for face in self.detector.find(image) if not math.isnan(face.score)]
 
 
 # The detectors by name.

@@ -294,9 +294,8 @@ def read_bytes(path: Path) -> bytes:
             raise ImageError("not a regular file")  # reading a pipe could block forever
         with path.open("rb") as file:
             check_file_size(os.fstat(file.fileno()).st_size)
-            data = file.read(
-                MAX_FILE_BYTES + 1
-            )  # the file may grow, or have no size, as those in /proc
+            # the file may grow, or have no size, as those in /proc
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
     except ValueError as error:  # a NUL byte in the path

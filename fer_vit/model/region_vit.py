@@ -342,8 +342,9 @@ def build_from_parts(
 ) -> RegionViT:
     """Builds the parts of a RegionViT, and the network of them; arguments as for `build_model`.
 
-    The network keeps `settings`, and changes them, for example in `adjust`.
+    The network has a copy of `settings`, which it changes, for example in `adjust`.
     """
+    settings = deepcopy(settings)
     num_classes = len(settings.labels)
     vit = create_backbone(config, num_classes, initialize)
     normalize = Normalize(

@@ -245,8 +245,10 @@ def read_batches(
 
     def items() -> Iterator[Item]:
         for index, item in work_in_processes(reader.read_items, indices, processes):
-            crashed = PhotoInfo(reader.name(index), CRASHED, index)
-            yield item or Item(no_faces([crashed]), [])
+            if item is None:
+                crashed = PhotoInfo(reader.name(index), CRASHED, index)
+                item = Item(no_faces([crashed]), [])
+            yield item
 
     stream = items()
     while batch := list(islice(stream, batch_size)):

@@ -158,7 +158,7 @@ class FrameQueue:
         self._detector = detector
         self._detect_every = detect_every
         self._tracker = Tracker()
-        self._next_search = 0  # the number of the frame that is searched next
+        self._next_search = 0  # frames before this number are followed, unless a face is lost
 
     def add(self, frame: Frame, is_last: bool) -> None:
         """Finds the faces of a frame and lets it wait; the last frame is searched in any case."""

@@ -1,6 +1,6 @@
-"""Writes a face for the page of a report, as pictures and JSON. The value is in `fer_vit/faces.py`.
+"""Writes a face for the page of a report, as pictures and JSON.
 
-R regions, V views of attention.
+The value `Faces` is in `fer_vit/faces.py`. R regions, V views of attention.
 """
 
 import base64

@@ -8,7 +8,6 @@ import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,17 +67,18 @@ def build_network(model: StoredModel) -> RegionViT:
     Raises:
         FerVitError: The state dict is of another network, or some weights are not finite.
     """
-    settings = deepcopy(model.settings)  # a network may change its settings
     try:
         with torch.device("meta"):  # uses no memory, however large the network
-            described = build_from_parts(model.config, settings, initialize=False).state_dict()
+            described = build_from_parts(
+                model.config, model.settings, initialize=False
+            ).state_dict()
         for key, expected, actual in differing(described, model.state):
             raise ValueError(
                 f"weights `{short(key)}`: {actual}, but its settings require {expected}"
             )
         check_finite(model.state, model.name)
         with _Uninitialized():
-            net = build_from_parts(model.config, settings, initialize=False)
+            net = build_from_parts(model.config, model.settings, initialize=False)
         net.load_state_dict(model.state)  # from any precision, to float32
     # settings of a file can be anything
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
@@ -91,16 +91,17 @@ def build_network(model: StoredModel) -> RegionViT:
 
 
 class _Uninitialized(TorchFunctionMode):
-    """Layers of torch that are built within this block draw no weights: a file replaces them.
+    """Layers of torch that are built within this block draw most weights not: a file replaces them.
 
-    Drawing them takes most of the time in which a network is built.
+    Drawing them takes most of the time in which a network is built. Functions of `torch.nn.init`
+    that torch does not hand over, such as `ones_`, run.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"]
+            return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 
 

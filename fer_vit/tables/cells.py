@@ -1,6 +1,7 @@
 """Cells of tables that people have edited: missing values, names and numbers.
 
-All functions work on whole columns, Arrow arrays of N cells; null is a missing cell.
+A column is an Arrow array of N cells, where null is a missing one, until a function whose name
+begins with `read_` makes it a NumPy array.
 """
 
 import datetime
@@ -252,12 +253,12 @@ def _proof(mark: str, group: str) -> str:
     mark = re.escape(mark)
     group = re.escape(group)
     forms = (
-        rf"0*{mark}\d+",
-        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",
-        rf"\d{{4,}}{mark}\d+",
-        rf"\d*{mark}\d+[eE][+-]?\d+",
-        rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",
-        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",
+        rf"0*{mark}\d+",  # 0.125: no thousand begins with 0
+        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: not three digits
+        rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before it
+        rf"\d*{mark}\d+[eE][+-]?\d+",  # 1.234e5
+        rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",  # 1,234.567
+        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
     )
     return rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
 

@@ -31,7 +31,7 @@ class Truth(NamedTuple):
     """What is true of M images."""
 
     paths: Objects  # (M,)
-    labels: Array | None  # the fraction of the votes (M, C)
+    votes: Array | None  # the fraction of the votes for each label (M, C)
     outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN: unknown
     columns: dict[str, Objects]  # everything else
     notes: Sequence[str] = ()
@@ -77,7 +77,7 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
         )
     return Truth(
         paths=images.paths,
-        labels=votes,
+        votes=votes,
         outputs=_read_targets(table, output_names),
         columns=columns,
         notes=notes,

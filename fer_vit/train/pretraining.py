@@ -90,8 +90,8 @@ class MaskedPretraining(RegionViTModule):
             generator = torch.Generator().manual_seed(row)
             noise.append(torch.rand(self.num_patches, generator=generator))
         preds, hidden = self.predict_hidden(batch, torch.stack(noise).to(self.device))
-        counts = batch.row != PADDING  # (B,), not the repeats of a rank
-        hidden = hidden._replace(weights=hidden.weights * counts[:, None, None])
+        is_real = batch.row != PADDING  # (B,), False for the repeats of a rank
+        hidden = hidden._replace(weights=hidden.weights * is_real[:, None, None])
         self.val_loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
 
     def on_validation_epoch_end(self) -> None:

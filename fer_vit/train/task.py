@@ -346,13 +346,13 @@ class FERTask(RegionViTModule):
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
         outputs = self.net(batch.image, batch.boxes, batch.valid)
-        counts = batch.row != PADDING  # (B,), not the repeats of a rank
+        is_real = batch.row != PADDING  # (B,), False for the repeats of a rank
         for head, metrics in self.head_metrics.items():
             preds, target = self.matched(head, outputs, batch)
             values, truth = self._in_photo(head, decode(head, preds.float()), target, batch)
-            metrics.update(values[counts], truth[counts])
+            metrics.update(values[is_real], truth[is_real])
 
-        labelled = counts & batch.target.isfinite().all(1)
+        labelled = is_real & batch.target.isfinite().all(1)
         if not labelled.any():
             return
         logits = outputs[EXPRESSION].float()[labelled]

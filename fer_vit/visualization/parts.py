@@ -13,7 +13,7 @@ from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.visualization.people import Shown, Video, Watched, read_faces_to_show
 from fer_vit.wording import counted
 
-GROUP_PHOTOS = 32  # photos whose faces are explained together, at max_faces
+GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
 GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
 
 
@@ -94,9 +94,7 @@ def _predicted_parts(
         yield part
 
 
-def _group_photos(
-    photos: Iterable[DecodedPhoto],
-) -> Iterator[list[DecodedPhoto]]:
+def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]]:
     """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
 
     The faces of a group are explained together, which is faster than one by one.

@@ -117,19 +117,21 @@ def write_report(
         watched = watch_people(model.recognize(videos, options.photos))
     else:
         watched = Watched()
-    people, people_left_out = limit_pictures(watched.videos, options.max_faces)
-    num_pictures = sum(len(list(video.faces_to_show())) for video in people.values())
+    shown_videos, people_left_out = limit_pictures(watched.videos, options.max_faces)
+    num_pictures = sum(len(list(video.faces_to_show())) for video in shown_videos.values())
     if predictions is None:  # the app prints nothing
         num_photos = min(len(photos), options.max_faces)
         print_estimate(model, options.explain, num_photos, num_pictures)
 
     # Photos and frames are read, classified and explained part by part.
     photo_status: Counter[str] = Counter()
-    skipped = _videos_without_faces(videos, people, people_left_out)
+    skipped = _videos_without_faces(videos, shown_videos, people_left_out)
     left_out: dict[str, str] = {}
     charts = fixed_charts(model)
     with FaceSaver(folder, model, root, bool(videos), options.figures) as saver:
-        parts = read_parts(model, photos, people, options.photos, options.max_faces, predictions)
+        parts = read_parts(
+            model, photos, shown_videos, options.photos, options.max_faces, predictions
+        )
         for part in parts:
             photo_status.update(part.status)
             skipped.update(part.skipped)
@@ -146,9 +148,9 @@ def write_report(
     facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
     incomplete = len(left_out) + len(people_left_out)
     curves: list[dict[str, Any]] = []
-    for path, video in people.items():
+    for path, video in shown_videos.items():
         curves += video.curves(_short(path, root))
-    left_out |= _left_out_of_videos(people, people_left_out)
+    left_out |= _left_out_of_videos(shown_videos, people_left_out)
     render(
         folder / "index.html",
         "page",
@@ -174,14 +176,14 @@ def write_report(
 
 
 def _videos_without_faces(
-    videos: Sequence[Path], people: Mapping[str, Video], people_left_out: Mapping[str, Any]
+    paths: Sequence[Path], shown: Mapping[str, Video], people_left_out: Mapping[str, list[int]]
 ) -> dict[str, str]:
     """Returns the reason why a video is not shown, by path: it has no face."""
     with_face = set(people_left_out)
-    for path, video in people.items():
+    for path, video in shown.items():
         if video.people:
             with_face.add(path)
-    return {str(video): "no face" for video in videos if str(video) not in with_face}
+    return {str(path): "no face" for path in paths if str(path) not in with_face}
 
 
 def _warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
@@ -197,7 +199,7 @@ def _warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
 
 
 def _left_out_of_videos(
-    videos: Mapping[str, Video], people: Mapping[str, Sequence[int]]
+    videos: Mapping[str, Video], tracks_left_out: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
     """Returns by path which faces of videos are not explained: whole people, and frames."""
     left_out = {}
@@ -208,7 +210,7 @@ def _left_out_of_videos(
             numbers = [f"person {track} {number:,}" for track, number in frames.items()]
             lines.append(f"{sum(frames.values()):,} frames of people with pictures")
             lines.append(list_names(numbers, MAX_NAMED))
-        tracks = people.get(path, ())
+        tracks = tracks_left_out.get(path, ())
         if tracks:
             names = [f"person {track}" for track in tracks]
             lines.append(f"all frames of {len(tracks):,} people: {list_names(names, MAX_NAMED)}")
@@ -362,8 +364,9 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
     for head in list_heads(len(attention.distance), len(model.net.vit.blocks)):
         distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
-    queries = len(attention.output) - len(names)
-    for label in model.labels[:queries]:
+    # then the query of each label, where the network has them
+    num_queries = len(attention.output) - len(names)
+    for label in model.labels[:num_queries]:
         names.append(f"query of {label}")
     return names
 

@@ -355,6 +355,11 @@ def test_the_help_of_an_option_names_its_data_set(source: str) -> None:
         assert f"{option}: For {source}: " in (read.__doc__ or "")
 
 
+def test_an_unknown_option_of_a_data_set_is_refused_in_python(tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=r"ferplus.*`label`.*labels"):
+        prepare("ferplus", tmp_path, tmp_path / "a.parquet", label="soft")
+
+
 def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from fer_vit.comparison.statistics import (
     compare_pair,
     intraclass_correlation,
     person_mean,
+    without_interval,
 )
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
@@ -155,6 +156,14 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     )
     assert comparison.persons_first == len(first)
     assert comparison.persons_second == len(second)
+
+
+def test_intraclass_correlation_of_nearly_equal_values_is_unknown() -> None:
+    person = np.repeat(np.arange(8), 2)
+    values = person.astype(float)
+    values[1] += 1e-8
+    correlation = intraclass_correlation(values, person)
+    assert correlation == without_interval(None, 8)
 
 
 def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> None:

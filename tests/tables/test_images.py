@@ -16,8 +16,8 @@ def test_truth_of_labels_and_outputs(tmp_path: Path) -> None:
     )
     truth = read_truth_table(tmp_path / "t.csv", LABELS)
     assert truth.paths.tolist() == ["a", "b"]
-    assert truth.labels is not None
-    assert truth.labels.tolist() == [[0, 1], [1, 0]]
+    assert truth.votes is not None
+    assert truth.votes.tolist() == [[0, 1], [1, 0]]
     assert truth.outputs["yaw"].tolist() == pytest.approx([-3, float("nan")], nan_ok=True)
     assert truth.columns["age"].tolist() == ["30", None]
     assert sum("confidence" in note for note in truth.notes) == 1  # a column of `predict`
