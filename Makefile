@@ -5,8 +5,8 @@ BIN := .venv/bin
 .PHONY: demo test test-all test-lowest newcomer reference docs links dist audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
-	@echo "make test   style checks, types and the default tests (about four minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (about sixteen minutes in all)"
+	@echo "make test   style checks, types and the default tests (about three minutes on two cores)"
+	@echo "make test-all  these and the tests marked slow (about thirteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
 	@echo "make reference  write the pages of docs/reference that are made from code"
