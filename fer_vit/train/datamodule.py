@@ -1,5 +1,8 @@
 """The LightningDataModule over a manifest: loaders of its splits, and where a run resumes."""
 
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from fer_vit.train.log import log_once
 from fer_vit.wording import list_names
 
 MAX_WORKERS = 256  # each takes about 100 MB
+MAX_DYING_SECONDS = 1  # between the end of a process's connections and the end of the process
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -300,7 +304,7 @@ class FaceDataModule(L.LightningDataModule):
             workers = min(8, max(1, cores() // devices))
         notes = WorkerNotes(workers)
         self.worker_notes.append(notes)
-        return DataLoader(
+        return FaceLoader(
             dataset,
             self.batch_size,
             sampler=sampler,
@@ -311,6 +315,30 @@ class FaceDataModule(L.LightningDataModule):
             persistent_workers=workers > 0,
             worker_init_fn=notes.start_worker,
         )
+
+
+class FaceLoader(DataLoader[Sample]):
+    """A DataLoader that reports each worker that dies as torch reports it.
+
+    If a worker dies while it sends a batch, its connection breaks before the process has ended.
+    Torch then finds no dead worker, and raises the error of the connection.
+    """
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its private class
+        batches = super().__iter__()
+        workers = multiprocessing.active_children()
+        try:
+            yield from batches
+        except (ConnectionError, EOFError) as error:
+            ended = wait([worker.sentinel for worker in workers], MAX_DYING_SECONDS)
+            dying = [worker for worker in workers if worker.sentinel in ended]
+            if not dying:
+                raise
+            # Torch's signal handler may raise its own error here, when the process has ended.
+            for worker in dying:
+                worker.join()
+            process_ids = [worker.pid for worker in dying]
+            raise RuntimeError(f"DataLoader worker (pid {process_ids}) died.") from error
 
 
 def _processes() -> int:
