@@ -179,7 +179,7 @@ def main(args: list[str] | None = None) -> None:
             printed_log(),
             raised_in_threads(),
         ):
-            run(args)
+            run_verb(args)
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
@@ -218,7 +218,7 @@ def error_line(error: BaseException) -> str:
     return f"error: {words[-1]}"
 
 
-def run(args: list[str]) -> None:
+def run_verb(args: list[str]) -> None:
     """Runs a command without catching its errors."""
     check_open_files()
     check_empty(args)

@@ -355,7 +355,7 @@ class Faces(Sequence["Face"]):
         member = self.sets()
         if member is None:
             return as_objects([None] * len(self))
-        return _join_names(self.labels, member)
+        return _names_of_members(self.labels, member)
 
     @property
     def ambiguous(self) -> Objects:
@@ -379,13 +379,13 @@ class Faces(Sequence["Face"]):
     def warning(self) -> Objects:
         """The names of the warnings that apply to each face, as text (N,); None without any."""
         applies = np.column_stack([*self.warnings.values()])
-        texts = _join_names([*WARNINGS], applies)
+        texts = _names_of_members([*WARNINGS], applies)
         return as_objects([text or None for text in texts])
 
     @property
     def outside(self) -> Objects:
         """The regions of each face whose centre is outside the photo, as text (N,)."""
-        return _join_names(self.scheme.regions, ~self.in_photo)
+        return _names_of_members(self.scheme.regions, ~self.in_photo)
 
     # ------------------------------------------------------------------ tables
 
@@ -581,7 +581,7 @@ class Face:
 
         0: no face was found, the full image is used; None: no detector.
         """
-        return _number(self._faces.score[self._row])
+        return _number_or_none(self._faces.score[self._row])
 
     @property
     def label(self) -> str | None:
@@ -831,11 +831,11 @@ def as_cells(column: NDArray[Any]) -> list[Cell]:
     return [cell if is_finite else None for cell, is_finite in zip(cells, finite, strict=True)]
 
 
-def _join_names(names: Sequence[str], member: Mask) -> Objects:
+def _names_of_members(names: Sequence[str], member: Mask) -> Objects:
     """Returns the names of the members of each row (N, K) as text (N,)."""
     return as_objects([SEPARATOR.join(compress(names, row)) for row in member])
 
 
-def _number(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     """Returns a number; None instead of NaN."""
     return float(value) if math.isfinite(value) else None

@@ -104,7 +104,7 @@ class Field(NamedTuple):
         return self._replace(name=self.name.replace("*", name), part=(index,))
 
 
-def _place(name: str, meaning: str, attribute: str, *part: int) -> Field:
+def _coordinate(name: str, meaning: str, attribute: str, *part: int) -> Field:
     """Returns a column with a coordinate in the photo, a part of an attribute of the faces."""
     return Field(name, "number", "pixels", meaning, compute=attrgetter(attribute), part=part)
 
@@ -230,20 +230,22 @@ QUALITY_FIELDS = (
     ),
 )
 PLACE_FIELDS = (
-    _place("box_left", "left side of the face's box in the photo", "box", 0),
-    _place("box_top", "upper side", "box", 1),
-    _place("box_right", "right side", "box", 2),
-    _place("box_bottom", "lower side", "box", 3),
-    _place("right_eye_x", "the person's right eye in the photo, x to the right", "landmarks", 0, 0),
-    _place("right_eye_y", "y down", "landmarks", 0, 1),
-    _place("left_eye_x", "the person's left eye", "landmarks", 1, 0),
-    _place("left_eye_y", "", "landmarks", 1, 1),
-    _place("nose_x", "tip of the nose", "landmarks", 2, 0),
-    _place("nose_y", "", "landmarks", 2, 1),
-    _place("right_mouth_x", "the mouth's corner on the person's right", "landmarks", 3, 0),
-    _place("right_mouth_y", "", "landmarks", 3, 1),
-    _place("left_mouth_x", "the mouth's corner on the person's left", "landmarks", 4, 0),
-    _place("left_mouth_y", "", "landmarks", 4, 1),
+    _coordinate("box_left", "left side of the face's box in the photo", "box", 0),
+    _coordinate("box_top", "upper side", "box", 1),
+    _coordinate("box_right", "right side", "box", 2),
+    _coordinate("box_bottom", "lower side", "box", 3),
+    _coordinate(
+        "right_eye_x", "the person's right eye in the photo, x to the right", "landmarks", 0, 0
+    ),
+    _coordinate("right_eye_y", "y down", "landmarks", 0, 1),
+    _coordinate("left_eye_x", "the person's left eye", "landmarks", 1, 0),
+    _coordinate("left_eye_y", "", "landmarks", 1, 1),
+    _coordinate("nose_x", "tip of the nose", "landmarks", 2, 0),
+    _coordinate("nose_y", "", "landmarks", 2, 1),
+    _coordinate("right_mouth_x", "the mouth's corner on the person's right", "landmarks", 3, 0),
+    _coordinate("right_mouth_y", "", "landmarks", 3, 1),
+    _coordinate("left_mouth_x", "the mouth's corner on the person's left", "landmarks", 4, 0),
+    _coordinate("left_mouth_y", "", "landmarks", 4, 1),
 )
 
 # What made the row. Each row has it, since rows of several tables are joined, sorted and sent on.

@@ -62,7 +62,7 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         for entry in (*new.rglob("*"), new):
             _flush(entry)
         if new.is_dir() and path.is_dir():
-            if not overwrite and _entries(path):
+            if not overwrite and _visible_names(path):
                 raise FerVitError(f"{path} {ALREADY_EXISTS}")
             if not _exchange(new, path):
                 path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
@@ -225,7 +225,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     remove_stale(path)
     if path.is_dir() and not names:
         raise FerVitError(f"Expected a file, but {path} is a folder. Choose another name.")
-    entries = _entries(path) if path.is_dir() else []
+    entries = _visible_names(path) if path.is_dir() else []
     is_file = os.path.lexists(path) and not path.is_dir()  # a link to nothing is one, too
     if names and is_file:
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
@@ -244,7 +244,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _entries(folder: Path) -> list[str]:
+def _visible_names(folder: Path) -> list[str]:
     """Returns the names in a folder, without what programs write that show it."""
     return [name for name in os.listdir(folder) if name.lower() not in VIEW_FILES]
 

@@ -353,7 +353,7 @@ def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return merged
 
 
-def check_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
+def check_head_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
     """Raises FerVitError when `name`, a model or data set, has an unknown head, or an output twice.
 
     Two spellings of an output that differ in case are one.

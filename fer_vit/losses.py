@@ -59,12 +59,12 @@ def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
         y = target[known, output].float()
         loss = (x - y).square().mean()
         if y.max() > y.min():  # the variance of equal targets is not 0 in binary
-            loss = loss + 1 - concordance(x, y)
+            loss = loss + 1 - series_concordance(x, y)
         losses.append(loss)
     return torch.stack(losses).mean() if losses else 0.0 * values.sum()
 
 
-def concordance(x: Tensor, y: Tensor) -> Tensor:
+def series_concordance(x: Tensor, y: Tensor) -> Tensor:
     """Returns the concordance correlation coefficient (Lin 1989) of series (M,).
 
     `y` is not constant.

@@ -28,7 +28,7 @@ from tests.helpers.commands import TINY, fails, main, parse
 from tests.helpers.marks import slow
 
 IMPORTS = {
-    "fer_vit.cli; fer_vit.cli.run(['--version'])": (
+    "fer_vit.cli; fer_vit.cli.run_verb(['--version'])": (
         "torch lightning cv2 pyarrow timm albumentations matplotlib"
     ),
     # Workers read while the libraries of the network are imported.
@@ -131,7 +131,7 @@ def test_ctrl_c_and_a_full_gpu_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.setattr(fer_vit.cli, "run", Mock(side_effect=error))
+    monkeypatch.setattr(fer_vit.cli, "run_verb", Mock(side_effect=error))
     with pytest.raises(SystemExit) as end:
         fer_vit.cli.main(["models"])
     assert end.value.code == code
@@ -167,7 +167,7 @@ def test_an_error_of_the_system_is_one_plain_line(
             fail()
 
     before = threading.excepthook
-    monkeypatch.setattr(fer_vit.cli, "run", run)
+    monkeypatch.setattr(fer_vit.cli, "run_verb", run)
     with pytest.raises(SystemExit) as end:
         fer_vit.cli.main(["models"])
     assert end.value.code == 2
@@ -193,7 +193,7 @@ def test_an_error_in_a_thread_without_a_remedy_does_not_end_the_command(
 
     reported: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
-    monkeypatch.setattr(fer_vit.cli, "run", run)
+    monkeypatch.setattr(fer_vit.cli, "run_verb", run)
     fer_vit.cli.main(["models"])
     assert len(reported) == 1
 
@@ -389,7 +389,7 @@ def test_what_libraries_print_cannot_command_a_terminal(
         sys.stderr.write("progress\x1b[A\r")
         raise OSError(2, "No such file", HOSTILE)
 
-    monkeypatch.setattr(cli, "run", run)
+    monkeypatch.setattr(cli, "run_verb", run)
     with pytest.raises(SystemExit):
         cli.main([])
     printed = capsys.readouterr()

@@ -29,7 +29,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.tables import check_tables, plan_tables
+from fer_vit.predict.tables import check_written_tables, plan_tables
 from fer_vit.report.table import TableWriter
 from fer_vit.train import cli
 from tests.helpers.commands import TINY, error_line, exit_code, main
@@ -181,7 +181,7 @@ def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
         table.parent.mkdir()
     table.write_bytes(damaged(whole.read_bytes(), how))
     with one_line():
-        check_tables(plan, {"model": "abc"}, already_checked=())
+        check_written_tables(plan, {"model": "abc"}, already_checked=())
 
 
 @given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))
@@ -320,7 +320,7 @@ def begins(
         return code == 0 or not error_line(capsys)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "run", lambda *_, **__: None)
+    monkeypatch.setattr(cli, "run_verb", lambda *_, **__: None)
     return begins
 
 

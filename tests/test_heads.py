@@ -12,7 +12,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
-    check_outputs,
+    check_head_outputs,
     join_directions,
     merge_outputs,
     nearest_to,
@@ -322,7 +322,7 @@ def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
 )
 def test_unknown_heads_and_outputs_are_refused(outputs: dict[str, list[str]], named: str) -> None:
     with pytest.raises(FerVitError, match=named):
-        check_outputs(outputs, "model")
+        check_head_outputs(outputs, "model")
 
 
 def test_pages_name_outputs_in_words_that_stay_different() -> None:

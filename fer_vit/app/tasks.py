@@ -40,7 +40,7 @@ from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, list_heads, load
+from fer_vit.predict.recognizer import Recognizer, list_head_names, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
@@ -121,7 +121,7 @@ def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
     """Returns the heads of each model, by its name; the first model is loaded."""
     heads = {models[0]: load_cached(models[0]).heads}
     for name in models[1:]:
-        heads[name] = list_heads(read_model(name).settings.outputs)
+        heads[name] = list_head_names(read_model(name).settings.outputs)
     return heads
 
 

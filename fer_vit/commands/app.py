@@ -65,7 +65,7 @@ def app(
         warning = describe_exposure(host, address)
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
-        with server, closing(Worker(models, work)) as worker:
+        with server, closing(Worker(models, run_worker)) as worker:
             ready = worker.wait()
             sys.addaudithook(refuse_network)
             page = create_app(Jobs(folder, models, worker, ready), names, behind_proxy)
@@ -76,7 +76,7 @@ def app(
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit
 
 
-def work(pipe: Connection, models: Sequence[str]) -> None:
+def run_worker(pipe: Connection, models: Sequence[str]) -> None:
     """Runs the worker process of the server. Only this process imports PyTorch."""
     start_worker()  # before the seconds that the import takes: Ctrl-C reaches this process, too
     from fer_vit.app import tasks

@@ -16,7 +16,7 @@ from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.inputs import (
     Conditions,
     Images,
-    check_groups,
+    check_group_columns,
     check_needs,
     open_faces,
     open_other,
@@ -120,7 +120,7 @@ def evaluate(
     joined = Joined({}, ())
     if columns:
         joined = join_columns(columns, opened.paths, opened.columns, opened.labels)
-    check_groups(data, opened, opened.columns | joined.columns, by)
+    check_group_columns(data, opened, opened.columns | joined.columns, by)
     check_needs(opened, against=against is not None, robustness=robustness)
     second_opened = open_other(against, opened, conditions) if against else None
 

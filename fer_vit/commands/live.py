@@ -13,7 +13,7 @@ from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, HEADS
-from fer_vit.predict.live import is_camera, shown_name, watch
+from fer_vit.predict.live import is_camera, public_source_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
@@ -92,7 +92,7 @@ def live(
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)
         table = stack.enter_context(write_fields(output, chosen, live=True)) if output else None
-        print(f"{shown_name(source)}: open {address} (Ctrl-C ends)", flush=True)
+        print(f"{public_source_name(source)}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
         with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:

@@ -275,7 +275,7 @@ def common_pair(comparisons: Sequence[Contrast]) -> str | None:
     return pairs.pop() if len(pairs) == 1 else None
 
 
-def shown_name(comparison: Contrast, pair: str | None) -> str:
+def row_name(comparison: Contrast, pair: str | None) -> str:
     """Returns the name of a comparison beside others, which may all be of one pair."""
     return printable(comparison.name if pair is None else comparison.measure)
 
@@ -302,7 +302,7 @@ def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[lis
         else:
             difference = NO_RESULT
             cells = [NO_RESULT] * len(columns)
-        rows.append([shown_name(comparison, pair), difference, *cells])
+        rows.append([row_name(comparison, pair), difference, *cells])
     return rows
 
 
@@ -338,7 +338,7 @@ def differences_chart(comparisons: Sequence[Comparison[TTest]], form: str) -> In
     unclear = []
     for comparison in comparisons:
         if isinstance(comparison, Tested):
-            name = shown_name(comparison, pair)
+            name = row_name(comparison, pair)
             differences[name] = comparison.test.difference
             if not comparison.is_clear:
                 unclear.append(name)

@@ -132,7 +132,7 @@ def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
     """Returns the methods for a paper, and a line for everything that is left out of all tests."""
-    statements = [*_test_methods(facts, results), *_measure_methods(facts, study)]
+    statements = [*_test_methods(facts, results), *_describe_further_measures(facts, study)]
     if results.courses:
         statements.append(_course_methods(results.courses))
     lines = [f"{'. '.join(statements)}."]
@@ -195,7 +195,7 @@ def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
     ]
 
 
-def _measure_methods(facts: Mapping[str, str], study: Study) -> list[str]:
+def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[str]:
     """Returns how further measures were made, as sentences without a full stop."""
     statements = []
     if study.heads:

@@ -36,7 +36,7 @@ from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST_FIELDS
 from fer_vit.files import as_text, atomic_write, json_text
 from fer_vit.geometry import LANDMARKS, Array
-from fer_vit.heads import HEADS, check_outputs, outputs_of, target_column
+from fer_vit.heads import HEADS, check_head_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
 from fer_vit.version import __version__
 
@@ -136,7 +136,7 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
             )
 
     labels = read_labels(location, table)
-    check_targets(location, table)
+    check_target_columns(location, table)
 
     for name, content, wrong in _find_wrong(table, labels, allow_paths):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
@@ -177,7 +177,7 @@ def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
     valid = isinstance(outputs, dict) and all(_is_names(names) for names in outputs.values())
     if not valid:
         raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {PREPARE_AGAIN}")
-    check_outputs(outputs, path)
+    check_head_outputs(outputs, path)
     return dict(outputs)
 
 
@@ -193,7 +193,7 @@ def target_columns(outputs: dict[str, list[str]]) -> list[str]:
     return columns
 
 
-def check_targets(location: str, table: pa.Table) -> None:
+def check_target_columns(location: str, table: pa.Table) -> None:
     """Raises FerVitError when a column of targets is missing, no float or out of range."""
     for head, outputs in read_outputs(location, table).items():
         low = HEADS[head].low
@@ -311,7 +311,7 @@ def write_manifest(
 
     outputs = outputs_of([field.name for field in schema if field.type == pa.float32()])
     if outputs:
-        check_outputs(outputs, path)
+        check_head_outputs(outputs, path)
         meta["outputs"] = outputs
     schema = schema.with_metadata({"fer_vit": json_text(meta)})
 

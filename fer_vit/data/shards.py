@@ -102,7 +102,7 @@ def find_shards(location: str | Path) -> list[Shard]:
     if not is_sharded(location):
         return [_single_shard(location)]
 
-    filesystem, entries = _list_folder(location)
+    filesystem, entries = _list_files(location)
     names: dict[str, ShardName] = {}  # by file name
     shards = []
     for entry in entries:
@@ -116,7 +116,7 @@ def find_shards(location: str | Path) -> list[Shard]:
             f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
             "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         )
-    _check_complete(location, names)
+    _check_all_shards(location, names)
     return shards
 
 
@@ -130,7 +130,7 @@ def _single_shard(location: str) -> Shard:
     return Shard(split=None, location=location, path=location, filesystem=filesystem)
 
 
-def _list_folder(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
+def _list_files(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
     """Returns the filesystem of a folder or URL, and its entries by name.
 
     Raises FerVitError if it cannot be listed.
@@ -149,7 +149,7 @@ def _list_folder(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
     return filesystem, sorted(entries, key=lambda entry: entry.base_name)
 
 
-def _check_complete(location: str, names: Mapping[str, ShardName]) -> None:
+def _check_all_shards(location: str, names: Mapping[str, ShardName]) -> None:
     """Raises FerVitError unless each split has as many shards as their names state."""
     counts = Counter(name.split for name in names.values())
     for file, name in names.items():

@@ -29,8 +29,8 @@ def check_rows(table: PredictedTable, videos: bool) -> None:
         _refuse_frames(table)
     _refuse_empty_paths(table)
     _check_probabilities(table)
-    _check_labels(table)
-    _check_complete(table)
+    _check_labels_predicted(table)
+    _check_faces_complete(table)
     if videos and SMOOTHED_LABEL in table.columns:
         _check_clips(table)
 
@@ -64,7 +64,7 @@ def _check_probabilities(table: PredictedTable) -> None:
         )
 
 
-def _check_labels(table: PredictedTable) -> None:
+def _check_labels_predicted(table: PredictedTable) -> None:
     """Raises FerVitError for a label without a probability."""
     for name in ("label", SMOOTHED_LABEL):
         cells = table.columns.get(name, as_objects([]))
@@ -79,7 +79,7 @@ def _check_labels(table: PredictedTable) -> None:
             )
 
 
-def _check_complete(table: PredictedTable) -> None:
+def _check_faces_complete(table: PredictedTable) -> None:
     """Raises FerVitError for probabilities without confidence or status.
 
     `predict` writes no such row. Spreadsheets add rows of totals, which are no photos.

@@ -81,7 +81,7 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
     votes = faces.columns.get(VOTES_COLUMN)
     if votes is None:
         return {}
-    counts = np.array([_count(cell) for cell in votes])  # (N,)
+    counts = np.array([_read_vote_count(cell) for cell in votes])  # (N,)
     numbers = range(MAX_VOTES, MIN_VOTES - 1, -1)
     member = counts.clip(MIN_VOTES, MAX_VOTES)[:, None] == np.array(numbers)  # (N, G)
     hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
@@ -95,7 +95,7 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
     return results
 
 
-def _count(cell: object) -> float:
+def _read_vote_count(cell: object) -> float:
     """Returns the number of votes in a cell, which is text or a number; NaN if it is none."""
     try:
         count = float(str(cell))

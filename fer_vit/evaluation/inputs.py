@@ -208,10 +208,10 @@ def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
 def check_columns(data: Path, faces: EvaluatedFaces, names: Sequence[str]) -> None:
     """Raises FerVitError without a face in a table, or when a column is missing."""
     _check_predicted(data, faces)
-    check_groups(data, faces, faces.columns, names)
+    check_group_columns(data, faces, faces.columns, names)
 
 
-def check_groups(
+def check_group_columns(
     data: Path, faces: EvaluatedFaces | Images, columns: Collection[str], names: Sequence[str]
 ) -> None:
     """Raises FerVitError when a column to group by is missing.

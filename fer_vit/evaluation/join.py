@@ -189,7 +189,7 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
             continue
         cells = faces.columns[column][faces.predicted]
         counts = Counter(str(cell) for cell in cells.tolist() if cell is not None)
-        _check_names(column, counts)
+        _check_group_names(column, counts)
         missing = len(cells) - counts.total()
         if missing:
             notes.append(f"`{column}` is missing for {missing:,} of {len(cells):,} faces.")
@@ -213,7 +213,7 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
         cells = faces.columns[column]
         named = ~is_missing(cells)
         names = set(map(str, cells[named].tolist()))
-        _check_names(column, names)
+        _check_group_names(column, names)
         measured = set(map(str, cells[named & faces.predicted].tolist()))
         faceless = sorted(names - measured)
         if faceless:
@@ -224,7 +224,7 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
     return notes
 
 
-def _check_names(column: str, names: Collection[str]) -> None:
+def _check_group_names(column: str, names: Collection[str]) -> None:
     """Raises FerVitError for a name that is too long, or a number that lost its last digits."""
     last_digits = [match[1] for match in map(LONG_NUMBER.fullmatch, names) if match]
     all_zeros = not "".join(last_digits).strip("0")

@@ -164,11 +164,11 @@ def compare_outputs(
 
 def _measure_mean(names: tuple[str, ...], variants: Sequence[HeadOutputs], weights: Array) -> Array:
     """Returns measures (R, K, measures), means over variants, for weights (R, N)."""
-    measured = [_measure(names, outputs, weights) for outputs in variants]
+    measured = [_measure_outputs(names, outputs, weights) for outputs in variants]
     return np.asarray(np.mean(measured, axis=0))
 
 
-def _measure(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Array:
+def _measure_outputs(names: tuple[str, ...], outputs: HeadOutputs, weights: Array) -> Array:
     """Returns measures (R, K, measures) for weights (R, N)."""
     columns = []
     for value, target in zip(outputs.values.T, outputs.targets.T, strict=True):

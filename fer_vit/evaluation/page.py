@@ -105,7 +105,7 @@ def write_files(
     if page.confusion is not None:
         sections.append(confusion_section(page.confusion, page.labels))
         shown = occurring(page.confusion)
-    text = _markdown(page.heading, page.facts, page.note, sections)
+    text = _page_as_markdown(page.heading, page.facts, page.note, sections)
     tables = tables or {}
     with atomic_write(folder, overwrite=overwrite) as new:
         new.mkdir()
@@ -133,7 +133,7 @@ def write_files(
     return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
 
 
-def _markdown(
+def _page_as_markdown(
     heading: str, facts: Mapping[str, str], note: str, sections: Sequence[Section]
 ) -> str:
     """Returns facts, a note and sections as Markdown."""

@@ -39,7 +39,7 @@ def write_results(
     against = against[faces.predicted]
     faces = faces.take(faces.predicted)
 
-    counts = {"faces": len(faces.paths)} | count_units(faces)
+    counts = {"faces": len(faces.paths)} | count_persons_and_photos(faces)
     shown_facts = dict(facts)
     for name, count in counts.items():
         shown_facts[name] = f"{count:,}"
@@ -70,7 +70,7 @@ def write_results(
     return f"{text}\n{written}"
 
 
-def count_units(faces: EvaluatedFaces) -> dict[str, int]:
+def count_persons_and_photos(faces: EvaluatedFaces) -> dict[str, int]:
     """Returns the number of persons, and of the photos of faces without a person."""
     persons = np.array(faces.columns.get("person", np.full(len(faces.paths), None)))
     known = np.array([person is not None for person in persons], bool)

@@ -272,10 +272,10 @@ def attention_views(traced: Trace) -> Views:
     maps = torch.cat([rollout(traced)[:, None], heads, queries], 1)  # (B, V, T)
 
     # What regions take from each other: queries have no such relations.
-    relations = [_between(traced.membership, _all_blocks(traced))]  # (B, R, R) each
+    relations = [_between_regions(traced.membership, _all_blocks(traced))]  # (B, R, R) each
     for block in traced.attention:
         for head in block.unbind(1):
-            relations.append(_between(traced.membership, head))
+            relations.append(_between_regions(traced.membership, head))
     for _ in range(queries.shape[1]):
         relations.append(torch.zeros_like(relations[0]))
 
@@ -370,7 +370,7 @@ def _all_blocks(traced: Trace) -> Tensor:
     return flow
 
 
-def _between(membership: Tensor, flow: Tensor) -> Tensor:
+def _between_regions(membership: Tensor, flow: Tensor) -> Tensor:
     """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
     with no_autocast(membership):
         received = region_means(membership, region_means(membership, flow.float()).mT).mT

@@ -390,13 +390,13 @@ def resized(image: Image, side: int) -> Image:
     pixels.
     """
     while max(image.shape[:2]) > 2 * side:
-        image = _scaled(image, 0.5, cv2.INTER_LINEAR)
+        image = _resize_by(image, 0.5, cv2.INTER_LINEAR)
     scale = side / max(image.shape[:2])
     if scale > 1:
-        return _scaled(image, scale, cv2.INTER_CUBIC)
-    return _scaled(image, scale, cv2.INTER_AREA if scale < REDUCED_SCALE else cv2.INTER_LINEAR)
+        return _resize_by(image, scale, cv2.INTER_CUBIC)
+    return _resize_by(image, scale, cv2.INTER_AREA if scale < REDUCED_SCALE else cv2.INTER_LINEAR)
 
 
-def _scaled(image: Image, scale: float, method: int) -> Image:
+def _resize_by(image: Image, scale: float, method: int) -> Image:
     height, width = (max(1, round(length * scale)) for length in image.shape[:2])
     return np.asarray(cv2.resize(image, (width, height), interpolation=method), np.uint8)

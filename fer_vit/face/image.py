@@ -121,17 +121,17 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
         orientation = _avif_orientation(data)
-    image = _decode(data, flags)
+    image = _decode_with_opencv(data, flags)
     pixels = image.shape[0] * image.shape[1]
     if data.startswith(DEEP_SIGNATURES) and pixels <= MAX_DEEP_PIXELS and image.max() < DARK_LEVEL:
         del image  # memory is for one of both
-        image = _decode(data, flags | cv2.IMREAD_ANYDEPTH)
+        image = _decode_with_opencv(data, flags | cv2.IMREAD_ANYDEPTH)
         if image.dtype == np.uint16:
             image = reduce_depth(image)
     return rotate_upright(np.asarray(image, np.uint8), orientation)
 
 
-def _decode(data: bytes, flags: int) -> NDArray[Any]:
+def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
     """Decodes an encoded image with OpenCV's flags. Raises ImageError when it cannot be decoded."""
     image = None
     with QUIET_OPENCV, suppress(cv2.error):

@@ -136,7 +136,7 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
     for first in range(0, len(to_cuts), MAX_FACES_AT_ONCE):
         matrices = to_cuts[first : first + MAX_FACES_AT_ONCE]
         cuts = np.stack([network_input(warp(image, matrix, INPUT_SIDE)) for matrix in matrices])
-        points, faces = _run(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
+        points, faces = _run_network(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
         plain, mirrored = np.split(points, 2)
         averaged = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
         logits[first : first + MAX_FACES_AT_ONCE] = faces.reshape(2, -1).mean(0)
@@ -150,7 +150,7 @@ def _network() -> Any:
     return open_network(LANDMARKS_FILE.read_bytes())
 
 
-def _run(cuts: Float32Array) -> tuple[Array, Array]:
+def _run_network(cuts: Float32Array) -> tuple[Array, Array]:
     """Returns landmarks (B, 5, 2) in cuts (B, 1, S, S), and the logits (B,) of a face."""
     points, faces = _network().run([POINTS_OUTPUT, FACE_OUTPUT], {"image": cuts})
     return np.asarray(points.reshape(-1, 5, 2) * INPUT_SIDE, float), np.asarray(faces[:, 0], float)

@@ -48,7 +48,7 @@ def yunet_path() -> Path:
     named = os.environ.get("FER_VIT_YUNET")
     # The working directory may change.
     path = Path(named).absolute() if named else _packaged_path()
-    _read(path)
+    _read_network(path)
     return path
 
 
@@ -65,7 +65,7 @@ def _packaged_path() -> Path:
         ) from error
 
 
-def _read(path: Path) -> bytes:
+def _read_network(path: Path) -> bytes:
     """Returns the bytes of the file; raises FerVitError when they are not YuNet's."""
     try:
         data = path.read_bytes()
@@ -87,7 +87,7 @@ def open_yunet(path: Path) -> Any:
 
     It is loaded once in a process.
     """
-    return open_network(_read(path).replace(FIXED_SIZE, FREE_SIZE))
+    return open_network(_read_network(path).replace(FIXED_SIZE, FREE_SIZE))
 
 
 def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
@@ -105,7 +105,7 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     levels = []
     for index, stride in enumerate(STRIDES):
         cls, obj, bbox, kps = (result[0] for result in results[index :: len(STRIDES)])
-        levels.append(_decode(cls, obj, bbox, kps, stride, width, min_score))
+        levels.append(_decode_cells(cls, obj, bbox, kps, stride, width, min_score))
     faces = np.concatenate(levels)
     boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
     indices = cv2.dnn.NMSBoxes(
@@ -114,7 +114,7 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     return np.asarray(faces[np.asarray(indices, int)], np.float32)
 
 
-def _decode(
+def _decode_cells(
     cls: Float32Array,  # (C, 1): of a cell, the probability of a face
     obj: Float32Array,  # (C, 1): of a box, its expected overlap with the face
     bbox: Float32Array,  # (C, 4): centre from the cell's corner, logarithm of the sides, in strides

@@ -75,7 +75,7 @@ def annotate_video(
             file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
             marked_frames = zip(marks, chain([first], frames), strict=False)
-            pictures = _encode(video, marked_frames)
+            pictures = _encode_frames(video, marked_frames)
             sound = _copy_sound(file, container, begin, end)
             for packet in merge(pictures, sound, key=_time):
                 file.mux(packet)
@@ -146,7 +146,7 @@ def copy_size(image: Image) -> tuple[int, int]:
     return max(2, even_height), max(2, even_width)
 
 
-def _encode(
+def _encode_frames(
     video: av.VideoStream, frames: Iterable[tuple[list[Marked], Frame]]
 ) -> Iterator[Packet]:
     """Yields the packets of frames with marked faces, padded to even sides."""
@@ -155,7 +155,9 @@ def _encode(
     for marked, (image, _, seconds) in frames:
         if marked:
             image = draw_faces(image, marked)
-        frame = av.VideoFrame.from_ndarray(_fit(image, video.height, video.width), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(
+            _fit_to_copy(image, video.height, video.width), format="rgb24"
+        )
         frame = frame.reformat(
             format="yuv420p",
             dst_colorspace=matrix,
@@ -171,7 +173,7 @@ def _encode(
     yield from video.encode()
 
 
-def _fit(image: Image, height: int, width: int) -> Image:
+def _fit_to_copy(image: Image, height: int, width: int) -> Image:
     """Returns an image (H, W, 3) in the size of the copy.
 
     It is reduced, or padded to even sides. An image of another size than the first one is scaled

@@ -264,11 +264,11 @@ def _match(pattern: str) -> list[Path]:
     matches = sorted(glob.glob(pattern, recursive=True))
     places: dict[str, Path] = {}
     for match in matches:
-        places.setdefault(_place(match), Path(match))
+        places.setdefault(_resolve_folder(match), Path(match))
     return sorted(places.values())
 
 
-def _place(path: str) -> str:
+def _resolve_folder(path: str) -> str:
     """Returns the folder that a path names, or the file or link in its folder."""
     if os.path.isdir(path):
         return os.path.realpath(path)

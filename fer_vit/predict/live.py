@@ -48,7 +48,7 @@ def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, No
     The source is the number of a camera, an address such as rtsp://camera/stream, or a video file.
     Raises FerVitError when there is no such source, or it ended with an error.
     """
-    name = shown_name(source)
+    name = public_source_name(source)
     if is_camera(source):
         frames = camera_frames(int(source))
     elif "://" in source:
@@ -85,7 +85,7 @@ def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
         yield FoundFaces(faces, batches)
 
 
-def shown_name(source: str) -> str:
+def public_source_name(source: str) -> str:
     """Returns a source's name without user and query, which may contain passwords."""
     if is_camera(source):
         return f"camera {source}"

@@ -117,7 +117,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
         images: Files, folders and patterns, as they were named.
         sources: The photos and videos that are read.
     """
-    _check_tables(outputs, images)
+    _check_table_paths(outputs, images)
     _check_people(outputs, sources)
     if outputs.in_folder and outputs.heads and (outputs.people or outputs.intervals):
         raise FerVitError(
@@ -126,7 +126,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
         )
 
 
-def _check_tables(outputs: Outputs, images: Sequence[Path]) -> None:
+def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
     """Raises FerVitError when a table cannot be written where it is named."""
     named = [outputs.people, outputs.intervals]
     if not outputs.in_folder:

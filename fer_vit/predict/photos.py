@@ -252,10 +252,10 @@ def read_batches(
 
     stream = items()
     while batch := list(islice(stream, batch_size)):
-        yield _collate(batch)
+        yield _join_items(batch)
 
 
-def _collate(items: Sequence[Item]) -> PhotoBatch:
+def _join_items(items: Sequence[Item]) -> PhotoBatch:
     faces = join_faces([item.faces for item in items])
     samples = [sample for item in items for sample in item.crops]
     return PhotoBatch(faces, collate(samples) if samples else None)

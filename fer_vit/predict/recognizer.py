@@ -511,7 +511,7 @@ class Recognizer(nn.Module):
     @property
     def heads(self) -> list[str]:
         """The names of the heads: the expression, the pose, and further heads."""
-        return list_heads(self.net.settings.outputs)
+        return list_head_names(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns what the numbers mean of faces that this model and a detector predict."""
@@ -538,7 +538,7 @@ def _best_device() -> str:
     return "cpu"
 
 
-def list_heads(further: Iterable[str]) -> list[str]:
+def list_head_names(further: Iterable[str]) -> list[str]:
     """Returns the names of all heads of a model, by its further heads.
 
     Each model has the expression, and the pose at least from the landmarks.

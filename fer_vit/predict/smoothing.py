@@ -167,7 +167,7 @@ def _smooth_frame(
         average = np.exp(weights @ logs)  # (C,)
         average[(probabilities[same] == 0).all(0)] = 0  # such as labels that `classes` excludes
         smoothed[row] = average / average.sum()
-        smoothed_outputs[row] = _average(outputs[same], weights, faces.scheme.outputs)
+        smoothed_outputs[row] = _average_outputs(outputs[same], weights, faces.scheme.outputs)
     return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)
 
 
@@ -189,7 +189,7 @@ def _frame_length(
     return max(min(length, constant), MIN_FRAME_SECONDS)
 
 
-def _average(outputs: Array, weights: Array, columns: tuple[str, ...]) -> Array:
+def _average_outputs(outputs: Array, weights: Array, columns: tuple[str, ...]) -> Array:
     """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions.
 
     `columns` are the names of the K outputs.

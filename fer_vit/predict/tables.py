@@ -116,7 +116,7 @@ def predict_folder(
 
     # the missing tables of this process
     plan = plan_tables(outputs.table, images, part_size)
-    checked = check_tables(plan, facts, already_checked=())
+    checked = check_written_tables(plan, facts, already_checked=())
     assigned = {}
     for path in list(plan)[rank.rank :: rank.world_size]:
         if path not in checked:
@@ -136,7 +136,7 @@ def predict_folder(
             f"{report}\n{outputs.table}: {len(plan) - missing:,} of {len(plan):,} tables exist. "
             "Other processes, or the same command, write the rest."
         )
-    checked |= check_tables(plan, facts, checked)
+    checked |= check_written_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
@@ -183,7 +183,7 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
     return plan
 
 
-def check_tables(
+def check_written_tables(
     plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
     already_checked: Container[Path],
@@ -209,11 +209,11 @@ def check_tables(
     new = [table for table in plan if table.name in existing and table not in already_checked]
     for table in tqdm(new, desc="checking", unit=" tables", disable=None, leave=False):
         images = [as_text(str(image)) for image in plan[table]]
-        checked[table] = _check_table(table, images, facts)
+        checked[table] = _check_written_table(table, images, facts)
     return checked
 
 
-def _check_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
+def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
     """Checks that a table has the facts, and the rows of each image once and in order."""
     try:
         with pq.ParquetFile(table) as file:

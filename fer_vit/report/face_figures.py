@@ -118,7 +118,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
     figure, axes = face_figure(zoomed, labels, text)
     strength = target.heat / max(np.abs(target.heat).max(), 1e-12)
     indices = (128 + 127 * strength).round().astype(int)
-    _crop_image(axes, zoomed, heat_palette()[indices] / 255)
+    _draw_over_crop(axes, zoomed, heat_palette()[indices] / 255)
     for index in named:
         corners = draw.to_photo(zoomed, zoomed.regions[regions[index]])
         axes.add_patch(Polygon(corners, fill=False, edgecolor=ACCENT_COLOUR, linewidth=0.7))
@@ -193,7 +193,7 @@ def attention_figure(
         above = (patches - uniform).clip(min=0)
         colours = np.broadcast_to(to_rgba(REGION_COLOUR), (*patches.shape, 4)).copy()
         colours[..., 3] = 0.75 * above / max(above.max(), 1e-6)
-        _crop_image(axes, zoomed, colours)
+        _draw_over_crop(axes, zoomed, colours)
 
     # The widest arc last.
     for pair in reversed(pairs):
@@ -406,7 +406,7 @@ def _centres(zoomed: FaceView, regions: Sequence[str]) -> dict[int, Array]:
     return centres
 
 
-def _crop_image(axes: Axes, zoomed: FaceView, colours: Array) -> None:
+def _draw_over_crop(axes: Axes, zoomed: FaceView, colours: Array) -> None:
     """Draws colours (rows, columns, 4) over the crop of a face."""
     crop_to_picture = Affine2D(np.vstack([invert(zoomed.to_crop), [0, 0, 1]]))
     axes.imshow(

@@ -92,7 +92,7 @@ def save_face(
     data["box"] = None
     if view.box is not None and view.face.track is None:
         height, width = view.photo.shape[:2]
-        data["box"] = _rounded(view.box / np.array([width, height, width, height]), 4)
+        data["box"] = round_values(view.box / np.array([width, height, width, height]), 4)
     label, _ = ranked(view.face.probabilities)[0]
     return FaceRecord(
         label=label,
@@ -113,11 +113,11 @@ def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) ->
         smoothed = list(face.probabilities).index(face.label_smoothed)
     targets = []
     for target in evidence.targets:
-        targets.append({"name": printable(target.name), "shares": _rounded(target.shares)})
+        targets.append({"name": printable(target.name), "shares": round_values(target.shares)})
     boxes = []
     for name in regions:
         box = close_up.regions.get(name)
-        boxes.append(None if box is None else _rounded(box, 2))
+        boxes.append(None if box is None else round_values(box, 2))
     return {
         "name": printable(close_up.name),
         "where": close_up.where,
@@ -128,9 +128,9 @@ def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) ->
         "warnings": face.warnings,
         "size": close_up.photo.shape[1::-1],
         "order": list(evidence.order),
-        "probabilities": _rounded(np.array(list(face.probabilities.values())), 4),
+        "probabilities": round_values(np.array(list(face.probabilities.values())), 4),
         # From the crop to the picture, column by column, as SVG has it.
-        "matrix": _rounded(invert(close_up.to_crop).T.ravel(), 4),
+        "matrix": round_values(invert(close_up.to_crop).T.ravel(), 4),
         "crop": face.crop_size,
         "boxes": boxes,
         "targets": targets,
@@ -167,7 +167,7 @@ def average_data(
         if interval.low is None:
             bounds.append(None)
         else:
-            bounds.append(_rounded(np.array([interval.low, interval.high])))
+            bounds.append(round_values(np.array([interval.low, interval.high])))
     label, _ = ranked(view.face.probabilities)[0]
     return face_data(view, evidence, regions) | {
         "label": printable(label),
@@ -179,7 +179,7 @@ def average_data(
     }
 
 
-def _rounded(values: Array, digits: int = 3) -> list[Any]:
+def round_values(values: Array, digits: int = 3) -> list[Any]:
     """Returns rounded numbers as lists."""
     rounded: list[Any] = np.round(values, digits).tolist()
     return rounded

@@ -36,7 +36,7 @@ def font(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     Else another one that has it.
     """
     file = find_font(drawn_characters(text))
-    return _load(file, size)
+    return _load_font(file, size)
 
 
 def drawn_characters(text: str) -> frozenset[str]:
@@ -48,7 +48,7 @@ def drawn_characters(text: str) -> frozenset[str]:
 
 
 @cache
-def _load(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _load_font(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     if file is None:
         return ImageFont.load_default(size)
     return ImageFont.truetype(file.path, size)

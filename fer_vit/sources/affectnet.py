@@ -55,7 +55,7 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     for folder, split in FOLDERS.items():
         base = root / folder
         if (base / "images").is_dir() and (base / "annotations").is_dir():
-            split_rows, split_dropped = _read_split(root, folder, split, labels)
+            split_rows, split_dropped = _read_split_folder(root, folder, split, labels)
             rows += split_rows
             dropped += split_dropped
         else:
@@ -75,7 +75,7 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     return hold_out(Reading(labels, rows, dropped, notes, outputs))
 
 
-def _read_split(
+def _read_split_folder(
     root: Path, folder: str, split: Split, labels: Sequence[str]
 ) -> tuple[list[Row], Counter[str]]:
     """Returns the rows of a split, and how many images are left out, by reason."""
@@ -112,7 +112,7 @@ def _read_split(
 
 def _label(path: Path) -> str:
     expected = "one number from 0 to 7"
-    number = _number(path, expected)
+    number = _read_number(path, expected)
     if number not in range(len(LABELS)):
         raise _wrong(path, expected, number)
     return LABELS[int(number)]
@@ -121,7 +121,7 @@ def _label(path: Path) -> str:
 def _affect(path: Path) -> float | None:
     """Returns valence or arousal; None where it is unknown."""
     expected = "one number from -1 to 1"
-    value = _number(path, expected)
+    value = _read_number(path, expected)
     if value == UNKNOWN:
         return None
     if not -1 <= value <= 1:
@@ -129,7 +129,7 @@ def _affect(path: Path) -> float | None:
     return value
 
 
-def _number(path: Path, expected: str) -> float:
+def _read_number(path: Path, expected: str) -> float:
     try:
         with path.open("rb") as file:
             value = np.lib.format.read_array(file, allow_pickle=False).item()

@@ -116,7 +116,7 @@ def _open_zip(file: io.FileIO, archive: Path) -> zipfile.ZipFile:
         return zipfile.ZipFile(file, metadata_encoding="utf-8")
     except UnicodeDecodeError:
         opened = zipfile.ZipFile(file)
-        _check_names(opened.infolist(), archive)
+        _check_folder_names(opened.infolist(), archive)
         return opened
 
 
@@ -205,7 +205,7 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
             while opened.fileobj and opened.fileobj.read(READ_AT_ONCE):
                 pass
         with _open_tar(archive) as opened:
-            for entry in _entries(opened):
+            for entry in _tar_entries(opened):
                 reason = _extract_entry(opened, entry, folder)
                 if reason:
                     left_out[reason] += 1
@@ -218,7 +218,7 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
     return left_out
 
 
-def _entries(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _tar_entries(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yields the entries one after the other, without a list of them."""
     while entry := opened.next():
         opened.members = []  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ def _entries(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _sizes(opened: tarfile.TarFile) -> Iterator[int]:
     """Yields the sizes of the files that will be unpacked."""
-    for entry in _entries(opened):
+    for entry in _tar_entries(opened):
         if entry.isfile() and not _is_large(entry.name, entry.size):
             yield entry.size
 
@@ -267,7 +267,7 @@ def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
         )
 
 
-def _check_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
+def _check_folder_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
     """Raises FerVitError for folder names in an old code page.
 
     Folders name classes, and a zip does not record which code page it uses.

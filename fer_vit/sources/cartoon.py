@@ -139,10 +139,10 @@ def _stroke(x: Array, y: Array, width: float) -> Array:
     dx = np.gradient(x)
     dy = np.gradient(y)
     half = width / 2 * BRUSH / np.hypot(dx, dy)
-    return _between(x - half * dy, y + half * dx, x + half * dy, y - half * dx)
+    return _area_between(x - half * dy, y + half * dx, x + half * dy, y - half * dx)
 
 
-def _between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
+def _area_between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
     """The area between two curves."""
     x = np.concatenate([x0, x1[::-1]])
     y = np.concatenate([y0, y1[::-1]])
@@ -203,7 +203,9 @@ class CartoonFace(NamedTuple):
         crown = _oval(x, 0.4, width * 1.03, 0.44, power=look["jaw"])[24:]
         hairline = look["hairline"] + look["fringe"] * np.abs(STROKE - look["parting"])
         hairline += (0.4 - hairline) * STROKE**6  # down to the temples
-        self.fill(_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair)
+        self.fill(
+            _area_between(crown[:, 0], crown[:, 1], x + width * 1.03 * STROKE, hairline), hair
+        )
 
     def draw_eye(self, side: int) -> Point:
         """Draws an eye, and returns its centre."""
@@ -289,7 +291,7 @@ class CartoonFace(NamedTuple):
         lower = line + (0.003 + OPENED_LIPS[1] * opening + SNEERING_LIPS[1] * sneer) * bow
         for edge in (upper, lower):
             self.fill(_stroke(x, edge, look["lip"]), _blend(self.skin * 0.75, LIP, 0.6))
-        self.fill(_between(x, upper, x, lower), DARK)
+        self.fill(_area_between(x, upper, x, lower), DARK)
         if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
-            self.fill(_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
+            self.fill(_area_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
         return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))

@@ -60,8 +60,8 @@ def _are_similar(first_name: str, second_name: str) -> bool:
 
     Names that differ only by a number, or by a prefix that makes the opposite, are not similar.
     """
-    first = _letters(first_name)
-    second = _letters(second_name)
+    first = _letters_and_digits(first_name)
+    second = _letters_and_digits(second_name)
     if re.sub(r"\d", "", first) == re.sub(r"\d", "", second):
         return first == second
     shorter, longer = sorted((first, second), key=len)
@@ -70,5 +70,5 @@ def _are_similar(first_name: str, second_name: str) -> bool:
     return SequenceMatcher(None, first, second).ratio() >= SIMILARITY
 
 
-def _letters(name: str) -> str:
+def _letters_and_digits(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).casefold()

@@ -196,7 +196,7 @@ def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") ->
         rows=rows,
         dropped=dropped,
         notes=reading.notes + _notes(reading.rows, repeats, result, duplicates),
-        warnings=reading.warnings + _warnings(reading.rows, repeats, duplicates),
+        warnings=reading.warnings + _class_warnings(reading.rows, repeats, duplicates),
     )
 
 
@@ -230,7 +230,9 @@ def _notes(
     return notes
 
 
-def _warnings(rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicates) -> list[str]:
+def _class_warnings(
+    rows: Sequence[Row], repeats: Sequence[Row], duplicates: Duplicates
+) -> list[str]:
     """Returns a warning about each class that loses a large share of its training images."""
     if duplicates == "keep":
         return []

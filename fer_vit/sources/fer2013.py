@@ -37,7 +37,7 @@ def read(root: Path) -> Reading:
     tables = [root, *(root / name for name in TABLES)]
     for path in tables:
         if path.is_file():
-            return _read_table(path)
+            return _read_pixels_table(path)
 
     if not ((root / "train").is_dir() or (root / "test").is_dir()):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
@@ -52,7 +52,7 @@ def read(root: Path) -> Reading:
     return reading
 
 
-def _read_table(path: Path) -> Reading:
+def _read_pixels_table(path: Path) -> Reading:
     rows = []
     for line, cell in read_text_table(path, ("emotion", "pixels", "Usage")):
         label = LABEL_CODES.get(cell["emotion"])

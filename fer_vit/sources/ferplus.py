@@ -57,7 +57,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
         table = base / folder / "label.csv"
         if table.is_file():
             is_soft = labels == "soft" and split == "train"
-            split_rows, split_dropped = _read_split(table, split, is_soft)
+            split_rows, split_dropped = _read_split_table(table, split, is_soft)
             rows += split_rows
             dropped += split_dropped
         else:
@@ -74,7 +74,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
     return Reading(LABELS, rows, dropped, notes, extra=(VOTES_COLUMN,))
 
 
-def _read_split(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Counter[str]]:
+def _read_split_table(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Counter[str]]:
     """Returns the rows of a table, and how many images are left out, by reason.
 
     `is_soft` is whether votes have the share of every expression.

@@ -53,12 +53,12 @@ _PERSON = re.compile(
 )
 
 
-def _letters(name: str) -> str:
+def _only_letters(name: str) -> str:
     return re.sub(r"[\W\d_]+", "", normalize("NFKC", name)).casefold()
 
 
 def _meaning(name: str) -> str | None:
-    letters = _letters(name)
+    letters = _only_letters(name)
     for meaning, words in _MEANING.items():
         if words.fullmatch(letters):
             return meaning
@@ -83,7 +83,7 @@ def split_names(names: Iterable[str]) -> dict[str, Split]:
 
 def is_surely_split(name: str) -> bool:
     """Returns whether a folder name means a split, and is too long for a person's initials."""
-    return bool(_meaning(name)) and len(_letters(name)) > _SHORT
+    return bool(_meaning(name)) and len(_only_letters(name)) > _SHORT
 
 
 def _mentions(name: str) -> set[str]:
@@ -139,11 +139,11 @@ def find_layout(photos: Sequence[Folders]) -> Layout:
 
 def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: list[str]) -> Layout:
     """Reads SPLIT/CLASS/...; the folders `unread` lie beside the splits."""
-    layout = Layout(notes=_spelling(splits), class_depth=2)
+    layout = Layout(notes=_note_guessed_splits(splits), class_depth=2)
     for folders in photos:
         place = None
         if len(folders) > 1 and folders[0] in splits:
-            place = _place(splits[folders[0]], folders[1], folders[2:])
+            place = _read_place(splits[folders[0]], folders[1], folders[2:])
         layout.places.append(place)
     if not any(layout.places):
         raise FerVitError(
@@ -152,7 +152,9 @@ def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: li
         )
 
     for name in unread:
-        layout.notes.append(f"{name} is not a split and was not read ({_count(photos, name)}).")
+        layout.notes.append(
+            f"{name} is not a split and was not read ({_photos_of_folder(photos, name)})."
+        )
     for name in splits:
         without_class = sum(folders == (name,) for folders in photos)
         if without_class:
@@ -181,7 +183,7 @@ def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: l
     for folders in photos:
         place = None
         if folders:
-            place = _place(None, folders[0], folders[1:])
+            place = _read_place(None, folders[0], folders[1:])
         layout.places.append(place)
     return layout
 
@@ -198,11 +200,11 @@ def _split_second(
             "has none of them. Add them, or move all photos directly into the class folders."
         )
 
-    layout = Layout(notes=_spelling(inner))
+    layout = Layout(notes=_note_guessed_splits(inner))
     for folders in photos:
         place = None
         if len(folders) > 1:
-            place = _place(inner[folders[1]], folders[0], folders[2:])
+            place = _read_place(inner[folders[1]], folders[0], folders[2:])
         layout.places.append(place)
     without_split = sum(len(folders) == 1 for folders in photos)
     if without_split:
@@ -213,7 +215,7 @@ def _split_second(
     return layout
 
 
-def _place(split: Split | None, label: str, below: Folders) -> Place:
+def _read_place(split: Split | None, label: str, below: Folders) -> Place:
     """Returns a place; raises FerVitError for a folder below a class that is named like a split."""
     for name in below:
         if is_surely_split(name):
@@ -286,7 +288,7 @@ def _check_persons(places: Sequence[Place]) -> None:
         )
 
 
-def _spelling(splits: dict[str, Split]) -> list[str]:
+def _note_guessed_splits(splits: dict[str, Split]) -> list[str]:
     """Returns a note about folders whose split is guessed from an unusual name."""
     usual = {name.casefold() for name in splits} <= _USUAL
     distinct = len(set(splits.values())) == len(splits)
@@ -296,5 +298,5 @@ def _spelling(splits: dict[str, Split]) -> list[str]:
     return [f"Read by the folders' names: {read}."]
 
 
-def _count(photos: Sequence[Folders], top: str) -> str:
+def _photos_of_folder(photos: Sequence[Folders], top: str) -> str:
     return counted(sum(folders[:1] == (top,) for folders in photos), "photo")

@@ -28,7 +28,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short, suggest
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
-from fer_vit.tables.images import bad_target, check_targets, refuse_empty, refuse_twice
+from fer_vit.tables.images import bad_target, check_target_range, refuse_empty, refuse_twice
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
@@ -186,7 +186,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
     """
     file = table.path.name
     notes = []
-    values, not_annotated = _read_numbers(table, columns)
+    values, not_annotated = _read_annotations(table, columns)
     if not_annotated:
         notes.append(f"{file}: {counted(not_annotated, 'target')} marked as not annotated.")
 
@@ -203,7 +203,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
         head = HEADS[column.head]
         low = divisor * head.low
         high = divisor * head.high
-        check_targets(table.source, column.name, values[column], low, high)
+        check_target_range(table.source, column.name, values[column], low, high)
         values[column] = values[column] / divisor
 
     targets, name_notes = _name_targets(table, values)
@@ -238,7 +238,7 @@ def _name_targets(
     return targets, notes
 
 
-def _read_numbers(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
+def _read_annotations(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
     """Returns the numbers of columns (N,), NaN: unknown, and how many marks mean unknown."""
     mark = table.decimal_mark([column.name for column in columns])
     values = {}

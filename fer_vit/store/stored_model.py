@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fer_vit.conformal import COVERAGES
 from fer_vit.errors import FerVitError, ModelError, short
-from fer_vit.heads import check_outputs
+from fer_vit.heads import check_head_outputs
 from fer_vit.labels import check_labels
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 
@@ -66,7 +66,7 @@ def read_stored_model(
             values[key] = plain[key]
 
     settings = read_settings(ModelSettings, values, name)
-    check_outputs(settings.outputs, name)
+    check_head_outputs(settings.outputs, name)
     check_ranges(settings, name)
     config = config | {"pretrained": False}  # the file has the weights
     return StoredModel(

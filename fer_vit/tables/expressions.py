@@ -46,10 +46,10 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
         return candidates
 
     mark = table.decimal_mark([PROBABILITY + label for label in sure])
-    confidence = _read_numbers(table, "confidence", mark)
-    shares = {label: _read_numbers(table, PROBABILITY + label, mark) for label in candidates}
-    spread_of_all = _spread([shares[label] for label in candidates], confidence)
-    spread_of_sure = _spread([shares[label] for label in sure], confidence)
+    confidence = _numbers_or_none(table, "confidence", mark)
+    shares = {label: _numbers_or_none(table, PROBABILITY + label, mark) for label in candidates}
+    spread_of_all = _sum_error([shares[label] for label in candidates], confidence)
+    spread_of_sure = _sum_error([shares[label] for label in sure], confidence)
     if spread_of_all > EXACT_SUM and spread_of_sure <= SUM_TOLERANCE:
         return sure
     return [label for label in candidates if label in sure or _occurs(shares[label])]
@@ -65,7 +65,7 @@ def _labels_in(table: Table, candidates: Sequence[str]) -> set[str]:
     return labels
 
 
-def _read_numbers(table: Table, name: str, mark: str) -> Array | None:
+def _numbers_or_none(table: Table, name: str, mark: str) -> Array | None:
     """Returns a column of numbers (N,), NaN where missing; None if a cell is no number."""
     try:
         return read_numbers(table[name], mark)
@@ -78,7 +78,7 @@ def _occurs(shares: Array | None) -> bool:
     return shares is None or bool((shares > 0).any())
 
 
-def _spread(columns: Sequence[Array | None], confidence: Array | None) -> float:
+def _sum_error(columns: Sequence[Array | None], confidence: Array | None) -> float:
     """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid.
 
     `columns` are (N,) each; rows without `confidence` (N,) have no face.

@@ -39,7 +39,7 @@ class Truth(NamedTuple):
 
 def read_images(path: Path) -> ImageTable:
     """Reads a table with one row for each image, its columns as names."""
-    return _read_names(read_table(path))
+    return _read_image_table(read_table(path))
 
 
 def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
@@ -51,7 +51,7 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
     output_names = [name for name in table.names if is_output(name)]
     has_labels = "label" in table.names or not output_names
     needed = ["label"] if has_labels else []
-    images = _read_names(table, needed, labels)
+    images = _read_image_table(table, needed, labels)
 
     votes = None
     if has_labels:
@@ -78,13 +78,15 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
     return Truth(
         paths=images.paths,
         votes=votes,
-        outputs=_read_targets(table, output_names),
+        outputs=_read_target_columns(table, output_names),
         columns=columns,
         notes=notes,
     )
 
 
-def _read_names(table: Table, needed: Sequence[str] = (), labels: Sequence[str] = ()) -> ImageTable:
+def _read_image_table(
+    table: Table, needed: Sequence[str] = (), labels: Sequence[str] = ()
+) -> ImageTable:
     """Returns all columns as names, and notes about them.
 
     `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
@@ -133,7 +135,7 @@ def refuse_twice(source: Source, paths: Objects) -> None:
         first[name] = row
 
 
-def _read_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
+def _read_target_columns(table: Table, names: Sequence[str]) -> dict[str, Array]:
     """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
     mark = table.decimal_mark(names)
     targets = {}
@@ -146,12 +148,12 @@ def _read_targets(table: Table, names: Sequence[str]) -> dict[str, Array]:
         except BadCellError as error:
             expected = f"a number from {low:g} to {high:g}"
             raise bad_target(table.source, name, error.row, expected, error.cell) from error
-        check_targets(table.source, name, values, low, high)
+        check_target_range(table.source, name, values, low, high)
         targets[name] = values
     return targets
 
 
-def check_targets(source: Source, name: str, values: Array, low: float, high: float) -> None:
+def check_target_range(source: Source, name: str, values: Array, low: float, high: float) -> None:
     """Raises TableError when a target (M,) of the column `name` is below `low` or above `high`."""
     wrong = (values < low) | (values > high)
     if wrong.any():

@@ -16,7 +16,7 @@ def is_predictions(path: Path) -> bool:
     return is_table(path) or any(path.glob("part-*-of-*.parquet"))
 
 
-def read_parts(path: Path) -> Table:
+def read_table_or_folder(path: Path) -> Table:
     """Reads a table, or all tables of a folder as one; raises FerVitError if one is missing."""
     tables, missing = find_tables(path)
     if missing:

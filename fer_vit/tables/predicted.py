@@ -22,7 +22,7 @@ from fer_vit.tables.cells import (
 )
 from fer_vit.tables.expressions import find_labels
 from fer_vit.tables.layout import PATH
-from fer_vit.tables.parts import read_parts
+from fer_vit.tables.parts import read_table_or_folder
 from fer_vit.tables.paths import one_spelling
 from fer_vit.tables.read import Table
 from fer_vit.tables.source import Source
@@ -59,7 +59,7 @@ def read_predicted(path: Path) -> PredictedTable:
     `fields.py` has the types of its columns; columns of a user are text. Raises
     FerVitError when the table is incomplete, lacks a column, or has a cell that does not fit.
     """
-    table = read_parts(path)
+    table = read_table_or_folder(path)
     table.require(PATH, "confidence")
     labels = find_labels(table)
     outputs = [name for name in table.names if is_output(name)]
@@ -69,7 +69,7 @@ def read_predicted(path: Path) -> PredictedTable:
     mark = table.decimal_mark(number_names)
     numbers = {}
     for name in number_names:
-        numbers[name] = _read_numbers(table, name, types[name], mark)
+        numbers[name] = _read_valid_numbers(table, name, types[name], mark)
     columns, word_notes = _read_columns(table, types, numbers, labels)
 
     decimal = ["decimal commas"] if mark == "," else []
@@ -85,7 +85,7 @@ def read_predicted(path: Path) -> PredictedTable:
     )
 
 
-def _read_numbers(table: Table, name: str, kind: type, mark: str) -> Array:
+def _read_valid_numbers(table: Table, name: str, kind: type, mark: str) -> Array:
     """Returns the numbers of a column (N,), NaN where missing."""
     try:
         values = read_numbers(table[name], mark)

@@ -113,10 +113,10 @@ def find_separator(start: str) -> tuple[str, int]:
     named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', start)
     if named:
         return named[1], named.end()
-    return max(SEPARATORS, key=lambda separator: _fit(start, separator)), 0
+    return max(SEPARATORS, key=lambda separator: _rate_separator(start, separator)), 0
 
 
-def _fit(start: str, separator: str) -> tuple[bool, int, int]:
+def _rate_separator(start: str, separator: str) -> tuple[bool, int, int]:
     """Returns how well a separator fits: for a cell `path`, equal lines, and many cells."""
     rows = [row for _, row in _first_rows(start, separator)]
     width = len(rows[0]) if rows else 0

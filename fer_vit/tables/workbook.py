@@ -96,7 +96,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
         count += len(batch)
         check_table_size(path, count, width)
         for index, column in enumerate(chunks):
-            column.append(typed_cells([_cell(row, index) for _, row in batch]))
+            column.append(typed_cells([_read_cell(row, index) for _, row in batch]))
     columns = [_unescape_text(join_chunks(column)) for column in chunks]
     return pa.table(columns, names=head)
 
@@ -109,6 +109,6 @@ def _is_blank(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip(SPACES))
 
 
-def _cell(row: Sequence[Any], index: int) -> Any:
+def _read_cell(row: Sequence[Any], index: int) -> Any:
     cell = row[index] if index < len(row) else None
     return cell if isinstance(cell, str | int | float | bool) else cell_text(cell)

@@ -25,7 +25,7 @@ from fer_vit.train.custom import import_task
 from fer_vit.train.log import hide_noise, log_once
 from fer_vit.train.module import RegionViTModule, class_name
 from fer_vit.train.options import TASKS, Task, TrainCLI, checkpoint_settings, task_of
-from fer_vit.train.run import run
+from fer_vit.train.run import run_trainer
 from fer_vit.train.task import FERTask
 
 
@@ -42,7 +42,7 @@ def train(args: list[str]) -> str:
         cli = build_run(verb, words)
         method = {name: cli.config_init[name] for name in cli.run_options}
         try:
-            run(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
+            run_trainer(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
         except RuntimeError as error:
             named = dead_worker_error(error, cli.datamodule.worker_notes)
             if named is None:
@@ -147,7 +147,7 @@ def read_words(words: list[str]) -> RunWords:
             settings |= content
             contents[config] = content
     for config, content in contents.items():
-        check_groups(config, content)
+        check_config_groups(config, content)
     model = settings.get("model")
     if isinstance(model, dict) and "class_path" in model:
         raise FerVitError(
@@ -174,7 +174,7 @@ def read_words(words: list[str]) -> RunWords:
 CONFIG_GROUPS = ("model", "data", "trainer", "checkpoint")
 
 
-def check_groups(config: str | Path, content: dict[str, Any]) -> None:
+def check_config_groups(config: str | Path, content: dict[str, Any]) -> None:
     """Raises FerVitError when a config has the name of a group without an option below it."""
     for name in CONFIG_GROUPS:
         if name in content and content[name] is None:

@@ -54,7 +54,7 @@ def with_prefix(number: int) -> str:
     return str(number)
 
 
-def run(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
+def run_trainer(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
     """Runs fit, validate or test.
 
     A failing process ends its child processes, which would wait for it.

@@ -194,7 +194,7 @@ class AttentionHead(NamedTuple):
     number: int  # in its block, from 1
 
 
-def list_heads(heads: int, blocks: int) -> list[AttentionHead]:
+def list_attention_heads(heads: int, blocks: int) -> list[AttentionHead]:
     """Returns the heads in the order of the views of attention, the first of which is no head."""
     listed = []
     for position in range(heads):
@@ -210,19 +210,19 @@ def write_heads(folder: Path, average: Average, blocks: int) -> None:
     mean = average.attention()
     heads: list[dict[str, Cell]] = []
     relations: list[dict[str, Cell]] = []
-    for head in list_heads(len(mean.distance), blocks):
+    for head in list_attention_heads(len(mean.distance), blocks):
         names: dict[str, Cell] = {"block": head.block, "head": head.number}
         row = names | {
             "distance_px": float(mean.distance[head.position]),
             "patches": float(mean.patches[head.view].sum()),
         }
         for region, value in zip(regions, mean.output[head.view], strict=True):
-            row[region] = _cell(value)
+            row[region] = _number_cell(value)
         heads.append(row)
 
         for taker, values in zip(regions, mean.relations[head.view], strict=True):
             for giver, value in zip(regions, values, strict=True):
-                pair = {"region": taker, "takes_from": giver, "mean": _cell(value)}
+                pair = {"region": taker, "takes_from": giver, "mean": _number_cell(value)}
                 relations.append(names | pair)
 
     head_columns = {"block": int, "head": int, "distance_px": float, "patches": float}
@@ -232,6 +232,6 @@ def write_heads(folder: Path, average: Average, blocks: int) -> None:
     _write_shares(folder / "heads_relations.csv", relation_columns, relations)
 
 
-def _cell(value: float) -> float | None:
+def _number_cell(value: float) -> float | None:
     """Returns a number as a cell of a table, which is empty for NaN."""
     return None if np.isnan(value) else float(value)

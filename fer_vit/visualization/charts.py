@@ -16,6 +16,7 @@ from fer_vit.heads import HEADS, POSE, Head, in_words, output_titles, outputs_of
 from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.faces import round_values
 
 Json = Any
 PARTS = {  # the regions of a movement, by the word that its name begins with; the first is drawn on
@@ -70,13 +71,13 @@ def fixed_head(model: Recognizer, name: str) -> Json:
         return None
     head = HEADS[name]
     regions = model.crop_spec.regions
-    bias = _scaled(head, head_bias(model, name))
+    bias = _in_unit(head, head_bias(model, name))
     if not is_bounded(head):
         bias = head.middle + bias
     return _about(head) | {
         "names": [*output_titles(outputs).values()],
         "places": [drawn_region(output, regions) for output in outputs],
-        "bias": _rounded(bias),
+        "bias": round_values(bias),
     }
 
 
@@ -89,9 +90,9 @@ def head_values(read: ReadFace, name: str) -> Json:
     outputs = outputs_of([*read.face.outputs])[name]
     values = [read.face.outputs[target_column(name, output)] for output in outputs]
     return {
-        "values": _rounded(np.array(values)),
-        "face": _rounded(_scaled(head, terms.face)),
-        "regions": _rounded(_scaled(head, terms.regions.T)),
+        "values": round_values(np.array(values)),
+        "face": round_values(_in_unit(head, terms.face)),
+        "regions": round_values(_in_unit(head, terms.regions.T)),
     }
 
 
@@ -127,14 +128,9 @@ def _about(head: Head) -> dict[str, Json]:
     }
 
 
-def _scaled(head: Head, terms: Array) -> Array:
+def _in_unit(head: Head, terms: Array) -> Array:
     """Returns terms of raw outputs in the unit of the values; raw where these are a curve."""
     return terms if is_bounded(head) else head.step * terms
-
-
-def _rounded(values: Array) -> list[Json]:
-    rounded: list[Json] = np.round(values, 3).tolist()
-    return rounded
 
 
 def drawn_region(movement: str, regions: Sequence[str]) -> int | None:

@@ -41,7 +41,7 @@ class Predictions(NamedTuple):
     watched: Watched  # the videos
 
 
-def read_parts(
+def read_report_parts(
     model: Recognizer,
     photos: Sequence[Path],
     videos: Mapping[str, Video],

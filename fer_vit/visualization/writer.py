@@ -26,7 +26,12 @@ from fer_vit.report.draw import FaceView
 from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
 from fer_vit.report.html import render
 from fer_vit.report.table import TableWriter
-from fer_vit.visualization.averages import Average, list_heads, write_averages, write_heads
+from fer_vit.visualization.averages import (
+    Average,
+    list_attention_heads,
+    write_averages,
+    write_heads,
+)
 from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import (
     ExplainOptions,
@@ -35,7 +40,7 @@ from fer_vit.visualization.evidence import (
     find_targets,
 )
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.parts import Predictions, read_parts
+from fer_vit.visualization.parts import Predictions, read_report_parts
 from fer_vit.visualization.people import Video, Watched, limit_pictures, watch_people
 from fer_vit.wording import counted, format_counts, list_names
 
@@ -129,7 +134,7 @@ def write_report(
     left_out: dict[str, str] = {}
     charts = fixed_charts(model)
     with FaceSaver(folder, model, root, bool(videos), options.figures) as saver:
-        parts = read_parts(
+        parts = read_report_parts(
             model, photos, shown_videos, options.photos, options.max_faces, predictions
         )
         for part in parts:
@@ -149,7 +154,7 @@ def write_report(
     incomplete = len(left_out) + len(people_left_out)
     curves: list[dict[str, Any]] = []
     for path, video in shown_videos.items():
-        curves += video.curves(_short(path, root))
+        curves += video.curves(_below_root(path, root))
     left_out |= _left_out_of_videos(shown_videos, people_left_out)
     render(
         folder / "index.html",
@@ -157,20 +162,20 @@ def write_report(
         title="Expressions, and what drives their prediction",
         generator=GENERATOR,
         facts=facts,
-        warnings=_warnings(saver, incomplete),
+        warnings=_page_warnings(saver, incomplete),
         labels=model.labels,
         records=saver.records,
         counts=Counter(record.label for record in saver.records),
         regions=model.crop_spec.regions,
-        averages=_write_averages(folder, model, saver),
+        averages=_write_mean_faces(folder, model, saver),
         views=name_views(model, saver.overall),
         grid=model.net.layout.grid,
         region_tokens=model.net.layout.tokens_per_region,
         charts=charts,
         meaning=view_texts(model, options.explain.method),
         people=curves,
-        skipped=[(_short(path, root), reason) for path, reason in skipped.items()],
-        left_out=[(_short(path, root), faces) for path, faces in left_out.items()],
+        skipped=[(_below_root(path, root), reason) for path, reason in skipped.items()],
+        left_out=[(_below_root(path, root), faces) for path, faces in left_out.items()],
     )
     return len(saver.records)
 
@@ -186,7 +191,7 @@ def _videos_without_faces(
     return {str(path): "no face" for path in paths if str(path) not in with_face}
 
 
-def _warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
+def _page_warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
     """Returns the warnings of the page; `incomplete` files have faces that are not explained."""
     warnings = []
     if saver.small:
@@ -263,7 +268,7 @@ class FaceSaver:
 
     def save(self, face: Face, view: FaceView, evidence: Evidence) -> None:
         """Saves a face with its explanation."""
-        view = replace(view, name=_short(face.path, self._root))
+        view = replace(view, name=_below_root(face.path, self._root))
         number = len(self.records)
         record = save_face(self._folder, number, view, evidence, self.regions)
         self._embedded += len(record.pictures)
@@ -287,7 +292,7 @@ class FaceSaver:
         self._table.write([row])
 
 
-def _write_averages(folder: Path, model: Recognizer, saver: FaceSaver) -> list[dict[str, Any]]:
+def _write_mean_faces(folder: Path, model: Recognizer, saver: FaceSaver) -> list[dict[str, Any]]:
     """Writes the tables of means; returns the mean faces for the page, in the order of labels."""
     predicted = [label for label in model.labels if label in saver.by_label]
     averages = {label: saver.by_label[label] for label in predicted}
@@ -317,7 +322,7 @@ def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
     return facts
 
 
-def _short(path: str, root: str) -> str:
+def _below_root(path: str, root: str) -> str:
     """Returns a path below the common folder of all files.
 
     Reports may be sent on, and folders can be private.
@@ -361,7 +366,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
         return [WHOLE_ENCODER]
     attention = average.attention()
     names = [WHOLE_ENCODER]
-    for head in list_heads(len(attention.distance), len(model.net.vit.blocks)):
+    for head in list_attention_heads(len(attention.distance), len(model.net.vit.blocks)):
         distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
     # then the query of each label, where the network has them

@@ -265,7 +265,9 @@ def test_every_listed_suffix_is_read_or_has_a_remedy() -> None:
 def test_other_formats_and_short_files_reach_no_decoder(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_decode", Mock(side_effect=AssertionError("it is decoded")))
+    monkeypatch.setattr(
+        reader, "_decode_with_opencv", Mock(side_effect=AssertionError("it is decoded"))
+    )
     assert image_size(data) is None
     with pytest.raises(ImageError, match=rf"^({reader.UNREADABLE}|the file is empty)$"):
         decode_image(data)

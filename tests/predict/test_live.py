@@ -26,7 +26,7 @@ from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict import frames as reader, live
 from fer_vit.predict.frames import Frame, play, read_frames
-from fer_vit.predict.live import camera_frames, read_newest, shown_name, watch
+from fer_vit.predict.live import camera_frames, public_source_name, read_newest, watch
 from fer_vit.predict.recognizer import Recognizer
 from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
@@ -249,7 +249,7 @@ def test_a_camera_leaves_opencv_as_loud_as_it_was(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_passwords_are_not_shown(source: str, name: str) -> None:
-    assert shown_name(source) == name
+    assert public_source_name(source) == name
 
 
 @pytest.fixture

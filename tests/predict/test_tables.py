@@ -19,7 +19,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.tables import (
     Checked,
-    check_tables,
+    check_written_tables,
     plan_tables,
     predict_table,
 )
@@ -41,7 +41,7 @@ def write(table: Path, rows: list[tuple[str, int | None]]) -> None:
 
 
 def check(plan: dict[Path, list[Path]], facts: dict[str, str] = FACTS) -> dict[Path, Checked]:
-    return check_tables(plan, facts, already_checked=())
+    return check_written_tables(plan, facts, already_checked=())
 
 
 def test_images_by_table(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
     def build_run(*words: object) -> SimpleNamespace:
         built = []
         monkeypatch.setattr(
-            "fer_vit.train.cli.run",
+            "fer_vit.train.cli.run_trainer",
             lambda verb, trainer, model, **options: built.append((verb, trainer, model, options)),
         )
         main(["fit", *TINY[5:], f"--data.manifest={drawn / 'faces.parquet'}", *map(str, words)])

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import has_bf16
-from fer_vit.train.run import describe_network, multiply_adds, run, with_prefix
+from fer_vit.train.run import describe_network, multiply_adds, run_trainer, with_prefix
 from tests.helpers.models import small_model
 
 
@@ -21,7 +21,9 @@ def test_a_run_that_fails_leaves_no_process_behind() -> None:
     killed: list[int] = []
     launcher = SimpleNamespace(procs=[SimpleNamespace(kill=lambda: killed.append(1))])
     with pytest.raises(KeyboardInterrupt):
-        run("test", SimpleNamespace(test=fail, strategy=SimpleNamespace(launcher=launcher)), None)
+        run_trainer(
+            "test", SimpleNamespace(test=fail, strategy=SimpleNamespace(launcher=launcher)), None
+        )
     assert killed == [1]
     assert launcher.procs == []
 
@@ -48,7 +50,7 @@ def test_a_lost_process_is_one_line_with_the_command_that_resumes(
     )
     model = SimpleNamespace(net=small_model("abcde", **SMALL))
     with pytest.raises(FerVitError, match=re.escape(f"ckpt_path='{last}'")):
-        run("fit", trainer, model)
+        run_trainer("fit", trainer, model)
 
 
 SMALL = {"regions": ("nose", "mouth"), "region_grid": 2, "depth": 3}
