@@ -11,9 +11,18 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import SPLITS, Embed, Reading
+from fer_vit.data.schema import (
+    SHARD_NAMES,
+    SPLITS,
+    Embed,
+    Reading,
+    check_images,
+    check_manifest_name,
+    check_shards,
+    write_manifest,
+    write_shards,
+)
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
@@ -91,8 +100,9 @@ def prepare(
     options = _source_options(source, options)
     _check_arguments(root, out, workers, shards, add, overwrite)
     with unpacked(root, out) as (base, left_out):
+        # Unpacked files are removed afterwards, and cut faces have no files.
         if base != root or cut:
-            embed = "always"  # unpacked files are removed afterwards
+            embed = "always"
         reading = SOURCES[source](base, **options)
 
         # what can be wrong, before every image is read
@@ -102,22 +112,24 @@ def prepare(
             manifest.check_copy(out)
             manifest.check_labels(reading.labels)
         if shards:
-            schema.check_shards(reading, shards)
+            check_shards(reading, shards)
         else:
-            schema.check_images(reading, out.parent, embed)
+            check_images(reading, out.parent, embed)
 
         reading = replace(reading, dropped=reading.dropped + left_out)
         reading = _with_landmarks(reading, root, detector, workers, cut)
         reading = handle_near_duplicates(reading, duplicates)
-        reading.notes += class_notes(reading)
+        # Notes name the data set, not the folder that an archive was unpacked to.
+        notes = [note.replace(str(base), str(root)) for note in reading.notes]
+        reading = replace(reading, notes=notes + class_notes(reading))
 
         if shards:
-            schema.write_shards(out, reading, source, shards)
+            write_shards(out, reading, source, shards)
         else:
             tables = [manifest.table for manifest in added]
-            schema.write_manifest(out, reading, source, embed, more=tables)
+            write_manifest(out, reading, source, embed, more=tables)
 
-    LOGGER.info(describe_reading(reading, out).replace(str(base), str(root)))
+    LOGGER.info(describe_reading(reading, out))
     if added:
         num_rows = sum(len(manifest) for manifest in added)
         LOGGER.info(f"added: {num_rows:,} rows of {', '.join(map(str, add))}")
@@ -238,9 +250,9 @@ def _check_arguments(
             )
         if not out.name or out.suffix == ".parquet":
             raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
-        check_output(out, overwrite, schema.SHARD_NAMES)
+        check_output(out, overwrite, SHARD_NAMES)
     else:
-        schema.check_manifest_name(out)
+        check_manifest_name(out)
         check_output(out, overwrite)
 
 
@@ -259,9 +271,9 @@ def _with_landmarks(
             "Leave one of them out."
         )
 
-    loaded = None  # the detector; without one, no image is searched
+    loaded = None  # the detector with its files; without one, no image is searched
     if missing:
-        # a photo that is cut may hold no face, which is found by the detector's usual score
+        # A crop surely has a face, so a low score is enough; a photo to cut may have none.
         chosen = DETECTORS[detector]
         loaded = chosen.load(chosen.min_score if cut else chosen.crop_score)
     reading = add_landmarks(reading, loaded, workers, cut)
@@ -279,13 +291,14 @@ def describe_reading(reading: Reading, out: Path) -> str:
     These are images by split and class, faces found, images left out and the size of the files.
     """
     num_rows = len(reading.rows)
-    detected = sum(row.landmarks is not None and row.score != NOT_FOUND for row in reading.rows)
-    whole = sum(row.score == NOT_FOUND for row in reading.rows)
-    faces = f"faces found: {detected:,} of {num_rows:,} ({detected / max(num_rows, 1):.2%})"
-    if whole:
-        faces += f"; taken whole as a face: {whole:,}"
+    # Faces have their landmarks from the detector or from the data set.
+    num_found = sum(row.landmarks is not None and row.score != NOT_FOUND for row in reading.rows)
+    num_not_found = sum(row.score == NOT_FOUND for row in reading.rows)
+    face_line = f"faces found: {num_found:,} of {num_rows:,} ({num_found / max(num_rows, 1):.2%})"
+    if num_not_found:
+        face_line += f"; taken whole as a face: {num_not_found:,}"
 
-    lines = [count_table(reading), faces, *target_lines(reading)]
+    lines = [count_table(reading), face_line, *target_lines(reading)]
     for reason, number in reading.dropped.most_common():
         lines.append(f"left out: {number:,} ({reason})")
     for note in reading.notes:
@@ -335,6 +348,6 @@ def count_table(reading: Reading) -> str:
 
 
 def _count_row(name: str, cells: Sequence[str | int]) -> list[str]:
-    """Returns a row whose cells are aligned to the right."""
+    """Returns a row: a name, and cells that are aligned to the right."""
     aligned = [f"{cell:>8}" if isinstance(cell, str) else f"{cell:>8,}" for cell in cells]
     return [name, *aligned]

@@ -8,6 +8,7 @@ Either the challenge's table, whose pixels become PNG images, or folders:
     train/angry/*.jpg, test/angry/*.jpg  one folder for each class; no validation split
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,15 +42,14 @@ def read(root: Path) -> Reading:
 
     if not ((root / "train").is_dir() or (root / "test").is_dir()):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
-    reading = folder.read(root)
+    reading = folder.read(root)  # holds out val if there is none
     for name in reading.labels:
         if name not in LABELS:
             raise FerVitError(
                 f"Expected FER2013's classes {', '.join(LABELS)} in {root}, but got `{name}`. Read "
                 "another data set with `fer-vit prepare folder`."
             )
-    reading.labels = LABELS
-    return reading
+    return replace(reading, labels=LABELS)  # all, in the order of the table
 
 
 def _read_pixels_table(path: Path) -> Reading:

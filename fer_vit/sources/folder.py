@@ -62,7 +62,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
         raise not_found(root, "the images that the table of targets names")
     table = read_targets(targets)
     names = [path.relative_to(root).as_posix() for path in photos]
-    matches = match_paths(names, table.paths, targets, partial=True)  # (N,) rows; -1: none
+    matches = match_paths(names, table.paths, targets, partial=True)  # rows of N photos; -1: none
     table_rows = {}  # rows of the table by the photo's name
     for name, index in zip(names, matches.tolist(), strict=True):
         if index >= 0:
@@ -80,19 +80,19 @@ def read(root: Path, targets: Path | None = None) -> Reading:
 
     reading.outputs = table.outputs
     reading.notes += table.notes
-    lost = np.setdiff1d(np.arange(len(table.paths)), matches)
-    if len(lost):
-        example = printable(short(table.paths[lost[0]]))
+    without_photo = np.setdiff1d(np.arange(len(table.paths)), matches)  # rows of the table
+    if len(without_photo):
+        example = printable(short(table.paths[without_photo[0]]))
         reading.notes.append(
-            f"{targets.name}: {len(lost):,} of {len(table.paths):,} rows name no photo, for "
-            f"example {example}."
+            f"{targets.name}: {len(without_photo):,} of {len(table.paths):,} rows name no photo, "
+            f"for example {example}."
         )
     return reading
 
 
-def _name_expressions(photos: list[tuple[str, ...]]) -> bool:
-    """Returns whether any folder of photos is named after an expression."""
-    names = set().union(*photos)
+def _name_expressions(folders: list[tuple[str, ...]]) -> bool:
+    """Returns whether any of the folders of photos is named after an expression."""
+    names = set().union(*folders)
     return any(canonical(name) in EXPRESSIONS for name in names)
 
 
@@ -251,20 +251,24 @@ def _spellings(layout: Layout) -> list[str]:
     return list(notes.values())
 
 
-def _unify_persons(reading: Reading, folders: str = "folders below the classes") -> None:
-    """Gives each person in `reading` one spelling; removes the persons if there are too few."""
+def _unify_persons(reading: Reading, folders_text: str = "folders below the classes") -> None:
+    """Gives each person in `reading` one spelling; removes the persons if there are too few.
+
+    Notes name the folders of the persons by `folders_text`.
+    """
     spelled = _spell_persons(reading)
     if len(spelled) >= MIN_PERSONS:
         reading.extra = (PERSON_COLUMN,)
         reading.notes.append(
-            f"{folders.capitalize()} are read as {len(spelled):,} persons ({list_names(spelled)})."
+            f"{folders_text.capitalize()} are read as {len(spelled):,} persons "
+            f"({list_names(spelled)})."
         )
         return
     for row in reading.rows:
         row.extra = {}
     if spelled:
         reading.notes.append(
-            f"There are fewer than {MIN_PERSONS} {folders} ({list_names(spelled)}): they are "
+            f"There are fewer than {MIN_PERSONS} {folders_text} ({list_names(spelled)}): they are "
             "not read as persons."
         )
 

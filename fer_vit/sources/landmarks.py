@@ -43,7 +43,7 @@ def add_landmarks(
     for row, result in tqdm(results, "reading images", count, unit="images", disable=None):
         if isinstance(result, Row):
             rows.append(result)
-        elif result is None:
+        elif result is None:  # the worker process was killed
             dropped[CRASHED] += 1
             crashed.append(row.name)
         else:
@@ -68,7 +68,7 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
             return row
 
         face = detector.find_in_crop(image)
-        if face is None:
+        if face is None:  # the detector `none` searches no image
             return row
         if cut and face.not_found:
             return "no face found"

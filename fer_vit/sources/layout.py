@@ -166,16 +166,16 @@ def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: li
 
 def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: list[str]) -> Layout:
     """Reads CLASS/... or CLASS/SPLIT/...; `splits` without train are classes, too."""
-    inside: dict[str, set[str]] = defaultdict(set)
+    subfolders: dict[str, set[str]] = defaultdict(set)
     for folders in photos:
         if len(folders) > 1:
-            inside[folders[0]].add(folders[1])
-    _check_tops(classes, splits, inside)
+            subfolders[folders[0]].add(folders[1])
+    _check_tops(classes, splits, subfolders)
 
-    names = set().union(*inside.values())
-    inner = split_names(names)
-    if names and len(inner) == len(names):
-        return _split_second(photos, inner, inside)
+    names = set().union(*subfolders.values())
+    inner_splits = split_names(names)
+    if names and len(inner_splits) == len(names):
+        return _split_second(photos, inner_splits, subfolders)
 
     layout = Layout()
     for name in splits:
@@ -189,22 +189,23 @@ def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: l
 
 
 def _split_second(
-    photos: Sequence[Folders], inner: dict[str, Split], inside: dict[str, set[str]]
+    photos: Sequence[Folders], splits: dict[str, Split], subfolders: dict[str, set[str]]
 ) -> Layout:
-    """Reads CLASS/SPLIT/..., given the splits' names and the folders inside each class."""
+    """Reads CLASS/SPLIT/..., given the splits of folder names and the folders in each class."""
     classes = {folders[0] for folders in photos if folders}
-    lacking = sorted(classes - inside.keys())
-    if lacking:
+    without_folders = sorted(classes - subfolders.keys())
+    if without_folders:
         raise FerVitError(
-            f"Expected the folders {list_names(sorted(inner))} in every class, but {lacking[0]} "
-            "has none of them. Add them, or move all photos directly into the class folders."
+            f"Expected the folders {list_names(sorted(splits))} in every class, but "
+            f"{without_folders[0]} has none of them. Add them, or move all photos directly into "
+            "the class folders."
         )
 
-    layout = Layout(notes=_note_guessed_splits(inner))
+    layout = Layout(notes=_note_guessed_splits(splits))
     for folders in photos:
         place = None
         if len(folders) > 1:
-            place = _read_place(inner[folders[1]], folders[0], folders[2:])
+            place = _read_place(splits[folders[1]], folders[0], folders[2:])
         layout.places.append(place)
     without_split = sum(len(folders) == 1 for folders in photos)
     if without_split:
@@ -228,11 +229,13 @@ def _read_place(split: Split | None, label: str, below: Folders) -> Place:
     return Place(split, label, person)
 
 
-def _check_tops(classes: list[str], splits: dict[str, Split], inside: dict[str, set[str]]) -> None:
+def _check_tops(
+    classes: list[str], splits: dict[str, Split], subfolders: dict[str, set[str]]
+) -> None:
     """Raises FerVitError when folders at the top may be splits without a usual name."""
     labels = {canonical(name) for name in classes}
     for name in splits:
-        labels_inside = {canonical(label) for label in inside[name]}
+        labels_inside = {canonical(label) for label in subfolders[name]}
         if labels_inside and labels_inside <= labels:
             raise FerVitError(
                 f"Expected a train folder beside {name}, which holds folders of classes, but got "
@@ -246,7 +249,7 @@ def _check_tops(classes: list[str], splits: dict[str, Split], inside: dict[str, 
             "Use train/CLASS, val/CLASS and test/CLASS."
         )
     numbered = all(_SERIES.fullmatch(name) for name in tops)
-    if len(tops) > 1 and numbered and any(inside.values()):
+    if len(tops) > 1 and numbered and any(subfolders.values()):
         raise FerVitError(
             f"Expected class folders, but {list_names(tops)} are parts of a data set. "
             "Use train/CLASS, val/CLASS and test/CLASS."

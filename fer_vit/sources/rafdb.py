@@ -26,7 +26,7 @@ ATTRIBUTES = {  # values of the numbers in the last three lines of an annotation
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
 }
-SPLITS: dict[str, Split] = {"train": "train", "test": "test"}
+PREFIXES: dict[str, Split] = {"train": "train", "test": "test"}  # of file names
 
 
 def read(root: Path) -> Reading:
@@ -46,7 +46,7 @@ def read(root: Path) -> Reading:
     for line, cells in read_text_table(table, ("name", "label"), header=False, separator=" "):
         stem = cells["name"].removesuffix(".jpg")
         label = LABEL_CODES.get(cells["label"])
-        split = SPLITS.get(stem.partition("_")[0])
+        split = PREFIXES.get(stem.partition("_")[0])
         if split is None or label is None:
             expected = "`train_00001.jpg 5` or `test_...`, labels 1 to 7"
             raise bad_line(table, line, expected, " ".join(cells.values()))

@@ -18,20 +18,15 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     image or person decides, so the choice is the same on every machine. A small class gives one
     image as long as train keeps one. Rows keep their order; a note reports the change.
     """
-    # the names of what moves as a whole: persons, or the images of a class
-    units: dict[str | None, set[str]] = defaultdict(set)
-    for row in reading.rows:
-        if row.split == "train":
-            group = None if PERSON_COLUMN in row.extra else row.label
-            units[group].add(_unit(row))
-    if not units:
+    groups = _group_units([row for row in reading.rows if row.split == "train"])
+    if not groups:
         return reading
 
     moved: dict[str, Split] = {}
-    for group_names in units.values():
-        names = sorted(group_names, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
+    for group in groups:
+        names = sorted(group, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
         tenth = max(1, round(len(names) / 10))
-        tenth = min(tenth, (len(names) - 1) // len(splits))
+        tenth = min(tenth, (len(names) - 1) // len(splits))  # train keeps one
         for number, split in enumerate(splits):
             for name in names[number * tenth : (number + 1) * tenth]:
                 moved[name] = split
@@ -41,12 +36,28 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
         if row.split == "train":
             row = replace(row, split=moved.get(_unit(row), "train"))
         rows.append(row)
-    what = "the persons" if PERSON_COLUMN in reading.extra else "every class"
+    held_out = "the persons" if PERSON_COLUMN in reading.extra else "every class"
     note = (
-        f"A fixed tenth of {what} of train is held out as {', another as '.join(splits)}: choose "
-        "the model by val, read test once."
+        f"A fixed tenth of {held_out} of train is held out as {', another as '.join(splits)}: "
+        "choose the model by val, read test once."
     )
     return replace(reading, rows=rows, notes=[*reading.notes, note])
+
+
+def _group_units(rows: list[Row]) -> list[set[str]]:
+    """Returns the names of what moves as a whole, in groups that each give a tenth.
+
+    A group has all persons, or the images of one class whose person is unknown.
+    """
+    persons: set[str] = set()
+    images: dict[str | None, set[str]] = defaultdict(set)  # by label
+    for row in rows:
+        if PERSON_COLUMN in row.extra:
+            persons.add(_unit(row))
+        else:
+            images[row.label].add(_unit(row))
+    groups = [persons, *images.values()]
+    return [names for names in groups if names]
 
 
 def _unit(row: Row) -> str:

@@ -66,8 +66,8 @@ class Column:
     head: str
     output: str
     action_unit: bool = False
+    # by what its numbers are divided; None: the table's numbers of action units show it
     scale: float | None = None
-    """By what its numbers are divided; None: the table's numbers of action units show it."""
 
     @property
     def target(self) -> str:
@@ -130,8 +130,7 @@ def read_targets(path: Path) -> TargetTable:
     unread = _unread_note(table, columns)
     if unread:
         notes.append(unread)
-    notes = [*table.assumption(), *notes]
-    return TargetTable(paths, values, describing, notes)
+    return TargetTable(paths, values, describing, [*table.assumption(), *notes])
 
 
 def find_columns(table: Table) -> list[Column]:
@@ -180,7 +179,7 @@ def read_column(name: str) -> Column | None:
 
 
 def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values of columns that have any, by column of a manifest (N,), and notes.
+    """Returns the values (N,) of columns that have any, by column of a manifest, and notes.
 
     Values are in the range of their head. Raises FerVitError for others.
     """
@@ -279,7 +278,8 @@ def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
     known = list(DESCRIBING)
     for head in HEADS.values():
         known += head.outputs
-    note = f"{table.path.name}: columns that are no targets are not read: {list_names(names, 8)}."
+    note = f"{table.path.name}: columns that are no targets are not read: "
+    note += f"{list_names(names, limit=8)}."
     for name in names:
         hint = suggest(name, known)
         if hint:

@@ -140,6 +140,19 @@ def test_a_zip_gives_the_same_rows_with_images(
     assert ".part" not in printed
 
 
+@pytest.mark.usefixtures("bright")
+def test_notes_name_a_zip_beside_a_folder_with_an_unusual_space(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder_of_manifest = tmp_path / "no\u00a0break"
+    folder_of_manifest.mkdir()
+    archive = zipped(photos)
+    prepare("folder", archive, folder_of_manifest / "zip.parquet")
+    printed = capsys.readouterr().out
+    assert f"split in {archive}." in printed
+    assert ".part" not in printed
+
+
 def test_wrong_arguments_before_anything_is_read(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,20 @@ def test_small_classes_give_one_image_but_never_their_last() -> None:
     assert counts(hold_out(reading(anger=2)), "val") == {"anger": 1}
 
 
+def test_hold_out_takes_a_tenth_of_the_persons_and_a_tenth_of_the_images_without_a_person() -> None:
+    rows = [Row(b"", f"unknown/{index}.png", "train") for index in range(30)]
+    for index in range(30):
+        name = f"person {index}"
+        rows.append(Row(b"", f"{name}/a.png", "train", extra={"person": name}))
+        rows.append(Row(b"", f"{name}/b.png", "train", extra={"person": name}))
+    held = hold_out(Reading(("fear", "anger"), rows, extra=("person",)))
+    val = [row for row in held.rows if row.split == "val"]
+    persons = {row.extra["person"] for row in val if row.extra}
+    assert len(persons) == 3
+    assert sum(bool(row.extra) for row in val) == 6
+    assert sum(not row.extra for row in val) == 3
+
+
 def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
     turned = Reading(rows.labels, rows.rows[::-1])
