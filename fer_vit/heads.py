@@ -332,6 +332,15 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
     return outputs
 
 
+def head_of(column: str) -> str:
+    """Returns the head whose output a column holds, such as `pose` for `yaw`.
+
+    The column is one for which `fields.is_output` is True.
+    """
+    (head,) = outputs_of([column])
+    return head
+
+
 def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Returns the outputs by head of models or data sets, in the order of `HEADS`, each once.
 

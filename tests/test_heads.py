@@ -13,6 +13,7 @@ from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_head_outputs,
+    head_of,
     join_directions,
     merge_outputs,
     nearest_to,
@@ -111,6 +112,11 @@ def test_outputs_of_finds_the_output_of_each_column_of_a_head() -> None:
         for column in head.columns:
             assert outputs_of([column]) == {name: [column.removeprefix(head.prefix)]}
     assert outputs_of(["path", "expression"]) == {}
+
+
+def test_head_of_each_column_of_a_head_is_the_head() -> None:
+    for name, head in HEADS.items():
+        assert [head_of(column) for column in head.columns] == [name] * len(head.columns)
 
 
 def test_each_head_is_the_same_after_two_mirrors() -> None:

@@ -28,7 +28,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short, suggest
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
-from fer_vit.tables.images import bad_target, check_target_range, refuse_empty, refuse_twice
+from fer_vit.tables.images import bad_target, check_distinct, check_filled, check_target_range
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
@@ -116,10 +116,10 @@ def read_targets(path: Path) -> TargetTable:
     if not path.is_file():
         raise FerVitError(f"Expected a table of targets, but there is none at {path}.")
     table = read_table(path)
-    table.require(PATH)
+    table.check_columns(PATH)
     paths = read_paths(table[PATH])
-    refuse_empty(table.source, PATH, paths)
-    refuse_twice(table.source, paths)
+    check_filled(table.source, PATH, paths)
+    check_distinct(table.source, paths)
 
     columns = find_columns(table)
     values, notes = _read_values(table, columns)
@@ -130,7 +130,7 @@ def read_targets(path: Path) -> TargetTable:
     unread = _unread_note(table, columns)
     if unread:
         notes.append(unread)
-    return TargetTable(paths, values, describing, [*table.assumption(), *notes])
+    return TargetTable(paths, values, describing, [*table.assumption_notes(), *notes])
 
 
 def find_columns(table: Table) -> list[Column]:

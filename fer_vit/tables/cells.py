@@ -21,24 +21,38 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import csv_value
 
+# Patterns of a whole trimmed cell, in any case, for Python's `re` and for Arrow.
 _MISSING = (
     "",
-    # R, pandas, SQL, Julia and people, in any case
-    *(r"#?n/?a", r"n\. ?a\.", r"k\. ?a\.", r"#n/a n/a", "na_[a-z]+_", "nat", r"\\n"),
-    *("[+-]?nan", "null", "missing", r"<(na|nan|null|missing)>", r"\((null|missing)\)"),
-    r"[+-]?1\.#(ind|qnan|snan)[0-9]*",
-    # spreadsheets in any language: #NV, #N/D, #REF!, #NAME?, #DIV/0, Err:502
-    *("#nv", r"#n/[a-z]", r"#[^\s#]+[!?]", "#null", r"#div/0", "#getting_data", "err:[0-9]+"),
+    # R, pandas, SQL, Julia and people
+    r"#?n/?a",  # NA, n/a, #N/A
+    r"n\. ?a\.",  # n. a.
+    r"k\. ?a\.",  # k. A., in German
+    r"#n/a n/a",
+    r"na_[a-z]+_",  # NA_character_
+    r"nat",
+    r"\\n",  # \N
+    r"[+-]?nan",
+    r"null",
+    r"missing",
+    r"<(na|nan|null|missing)>",
+    r"\((null|missing)\)",
+    r"[+-]?1\.#(ind|qnan|snan)[0-9]*",  # -1.#IND00
+    # spreadsheets in any language
+    r"#nv",
+    r"#n/[a-z]",  # #N/D
+    r"#[^\s#]+[!?]",  # #REF!, #NAME?
+    r"#null",
+    r"#div/0",
+    r"#getting_data",
+    r"err:[0-9]+",  # Err:502
     # SAS and Stata
-    r"\.[a-z_]",
+    r"\.[a-z_]",  # .a
     # points, dashes, question marks and other marks alone
     "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
 )
 
-# What programs and people write for a missing value, for a whole trimmed cell. Other spellings are
-# names: `none`, -99.
-#
-# The pattern is one for Python's `re` and for Arrow.
+# What programs and people write for a missing value. Other spellings are names: `none`, -99.
 MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
 
 _MISSING_CELL = re.compile(MISSING)
@@ -219,7 +233,7 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark, and thousands where they are no ambiguity.
+    """Parses trimmed text with a decimal mark, and thousands where they are unambiguous.
 
     With a comma as the mark, `1.234,5` is read, and `1.234` is an error.
     """
@@ -233,11 +247,16 @@ def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
     group = rf"[{thousands}{spaces}]"
     decimal = re.escape(mark)
 
-    # A single group after the other mark could be a fraction: 1.234.
-    grouped = rf"\d{{1,3}}({group}\d{{3}})+{decimal}\d+|\d{{1,3}}({group}\d{{3}}){{2,}}"
-    spaced = rf"\d{{1,3}}([{spaces}]\d{{3}})+"
-    exponent = r"([eE][+-]?\d+)?"
-    valid = rf"^[+-]?({grouped}|{spaced}|\d+({decimal}\d*)?|{decimal}\d+){exponent}$"
+    # Examples have the decimal mark `.`. A single group after the other mark is missing, because it
+    # could be a fraction: 1,234.
+    forms = (
+        rf"\d+({decimal}\d*)?",  # 1, 1. or 1.5
+        rf"{decimal}\d+",  # .5
+        rf"\d{{1,3}}({group}\d{{3}})+{decimal}\d+",  # 1,234.5
+        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
+        rf"\d{{1,3}}([{spaces}]\d{{3}})+",  # 1 234
+    )
+    valid = rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
     correct = pc.fill_null(pc.match_substring_regex(cells, valid), True)
     if not pc.all(correct, min_count=0).as_py():
         row = pc.index(correct, False).as_py()
@@ -252,7 +271,7 @@ def _proof(mark: str, group: str) -> str:
     """Returns the pattern of numbers in which only `mark` can be the decimal mark."""
     mark = re.escape(mark)
     group = re.escape(group)
-    forms = (
+    forms = (  # examples have the decimal mark `.`
         rf"0*{mark}\d+",  # 0.125: no thousand begins with 0
         rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: not three digits
         rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before it
@@ -324,7 +343,8 @@ def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-# Words, whole numbers, fractions, a sign at the start, and symbols that are no separators.
+# A sign at the start, a fraction, a whole number, a word, and a symbol that is no separator: in
+# "-12.5 kg (%)" these are "-", ".5", "12", "kg" and "%".
 _PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
 
 _ZERO_FRACTION = re.compile("[.,]0+")

@@ -41,18 +41,20 @@ def _choose_labels(table: Table, candidates: list[str]) -> list[str]:
     for name in table.names:
         if name.startswith(SMOOTHED):
             known.add(name.removeprefix(SMOOTHED))
-    sure = [label for label in candidates if label in known]
+    sure = [label for label in candidates if label in known]  # expressions without a doubt
     if len(sure) == len(candidates):
         return candidates
 
     mark = table.decimal_mark([PROBABILITY + label for label in sure])
     confidence = _numbers_or_none(table, "confidence", mark)
     shares = {label: _numbers_or_none(table, PROBABILITY + label, mark) for label in candidates}
-    spread_of_all = _sum_error([shares[label] for label in candidates], confidence)
-    spread_of_sure = _sum_error([shares[label] for label in sure], confidence)
-    if spread_of_all > EXACT_SUM and spread_of_sure <= SUM_TOLERANCE:
+    error_of_all = _sum_error([shares[label] for label in candidates], confidence)
+    error_of_sure = _sum_error([shares[label] for label in sure], confidence)
+    # All do not sum to 1, but the sure ones do: the others are columns of the user.
+    if error_of_all > EXACT_SUM and error_of_sure <= SUM_TOLERANCE:
         return sure
-    return [label for label in candidates if label in sure or _occurs(shares[label])]
+    # A column of zeros is not needed for the sum.
+    return [label for label in candidates if label in sure or _may_occur(shares[label])]
 
 
 def _labels_in(table: Table, candidates: Sequence[str]) -> set[str]:
@@ -73,15 +75,16 @@ def _numbers_or_none(table: Table, name: str, mark: str) -> Array | None:
         return None
 
 
-def _occurs(shares: Array | None) -> bool:
-    """Returns whether a probability (N,) is above zero in any row, or has a cell to correct."""
+def _may_occur(shares: Array | None) -> bool:
+    """Returns whether a probability (N,) is above zero in any row; None: a cell is no number."""
     return shares is None or bool((shares > 0).any())
 
 
 def _sum_error(columns: Sequence[Array | None], confidence: Array | None) -> float:
-    """Returns how far the sum of any face's probabilities is from 1; infinite if one is invalid.
+    """Returns the largest distance from 1 of the sum of a face's probabilities.
 
-    `columns` are (N,) each; rows without `confidence` (N,) have no face.
+    Infinite if a probability is invalid. `columns` are (N,) each; rows without `confidence` (N,)
+    have no face.
     """
     numbers = [column for column in columns if column is not None]
     if not columns or len(numbers) < len(columns) or confidence is None:

@@ -10,7 +10,7 @@ from fer_vit.errors import FerVitError, TableError, printable, short
 from fer_vit.faces import Objects
 from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, outputs_of
+from fer_vit.heads import HEADS, head_of
 from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
 from fer_vit.tables.layout import PATH
@@ -49,12 +49,13 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
     """
     table = read_table(path)
     output_names = [name for name in table.names if is_output(name)]
-    has_labels = "label" in table.names or not output_names
-    needed = ["label"] if has_labels else []
+    # a table of targets alone has no labels
+    needs_label = "label" in table.names or not output_names
+    needed = ["label"] if needs_label else []
     images = _read_image_table(table, needed, labels)
 
     votes = None
-    if has_labels:
+    if needs_label:
         indices = []
         for name in images.columns["label"]:
             label = name if name in labels else canonical(name)
@@ -69,7 +70,7 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
         columns[name] = cells
         if name != "label" and is_owned(name, labels):
             ignored.append(printable(name))
-    notes = images.notes
+    notes = [*images.notes]
     if ignored:
         notes.append(
             f"{path.name}: `predict` has columns of the same name, so that "
@@ -92,27 +93,27 @@ def _read_image_table(
     `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
     needed column is missing or has an empty cell, and when an image has several rows.
     """
-    table.require(PATH, *needed)
+    table.check_columns(PATH, *needed)
     if not len(table):
         raise FerVitError(f"Expected rows in {table.path}, but it has only the names of columns.")
     paths = read_paths(table[PATH])
     columns = {}
-    notes = table.assumption()
+    notes = table.assumption_notes()
     for name in table.names:
         if name == PATH:
             continue
         known = labels if name == "label" else ()
         columns[name], words = read_names(table[name], known)
-        notes += table.missing(name, words)
+        notes += table.missing_notes(name, words)
 
-    refuse_empty(table.source, PATH, paths)
+    check_filled(table.source, PATH, paths)
     for name in needed:
-        refuse_empty(table.source, name, columns[name])
-    refuse_twice(table.source, paths)
+        check_filled(table.source, name, columns[name])
+    check_distinct(table.source, paths)
     return ImageTable(paths, columns, notes)
 
 
-def refuse_empty(source: Source, name: str, cells: Objects) -> None:
+def check_filled(source: Source, name: str, cells: Objects) -> None:
     """Raises TableError for an empty cell of a column (M,)."""
     empty = is_missing(cells)
     if empty.any():
@@ -122,7 +123,7 @@ def refuse_empty(source: Source, name: str, cells: Objects) -> None:
         )
 
 
-def refuse_twice(source: Source, paths: Objects) -> None:
+def check_distinct(source: Source, paths: Objects) -> None:
     """Raises FerVitError for an image that several of the paths (M,) name."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths):
@@ -140,9 +141,9 @@ def _read_target_columns(table: Table, names: Sequence[str]) -> dict[str, Array]
     mark = table.decimal_mark(names)
     targets = {}
     for name in names:
-        (head,) = outputs_of([name])
-        low = HEADS[head].low
-        high = HEADS[head].high
+        head = HEADS[head_of(name)]
+        low = head.low
+        high = head.high
         try:
             values = read_numbers(table[name], mark)
         except BadCellError as error:

@@ -20,8 +20,11 @@ def check_regular(path: Path) -> None:
 
 
 def trim_names(path: Path, cells: pa.Table) -> pa.Table:
-    """Returns the table with trimmed names, without columns that have none; refuses equal names."""
-    names = [tidy(name) for name in cells.column_names]
+    """Returns the table with trimmed names, without columns that have none.
+
+    Raises FerVitError when two columns have the same name.
+    """
+    names = [trim_name(name) for name in cells.column_names]
     first: dict[str, int] = {}  # the first column of each name
     for index, name in enumerate(names):
         if name in first:
@@ -42,7 +45,7 @@ def check_table_size(path: Path, rows: int, columns: int) -> None:
         )
 
 
-def tidy(name: str) -> str:
+def trim_name(name: str) -> str:
     """Returns the name of a column without spaces around it."""
     return name.strip(SPACES)
 
@@ -50,7 +53,7 @@ def tidy(name: str) -> str:
 def check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
     """Raises FerVitError when the names of the columns are in a later row than the first."""
     for index, (number, row) in enumerate(rows):
-        has_names = any(isinstance(cell, str) and tidy(cell) == PATH for cell in row)
+        has_names = any(isinstance(cell, str) and trim_name(cell) == PATH for cell in row)
         if has_names and index == 0:
             return
         if has_names:

@@ -30,7 +30,8 @@ def read_table_or_folder(path: Path) -> Table:
 def find_tables(folder: Path) -> tuple[list[Path], int]:
     """Returns the existing tables of a folder in order, and how many are missing.
 
-    Each name has the total number; of several numbers, the largest counts.
+    Each name has the number of tables: part-00000-of-00002.parquet. Tables of an earlier run with
+    fewer are ignored.
     """
     if not folder.is_dir():
         return [], 0

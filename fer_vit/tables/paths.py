@@ -43,9 +43,11 @@ def match_paths(
     These rules are tried in this order. Paths are compared as `normal_path` writes them.
 
     1. A known path is the end of this path, or all of it: "x/a.png" matches "/data/x/a.png". The
-       longest such end counts. Leading "./" and "../" of the known path are ignored, but then it
-       must be the only one with this end.
-    2. This path, without leading "./" and "../", is the end of one known path only.
+       longest such end counts: where "a.png" is known, too, "/data/x/a.png" has the row of
+       "x/a.png". Leading "./" and "../" of a known path are ignored: "../x/a.png" also matches
+       "/data/x/a.png", but not where "../../x/a.png" is known, too.
+    2. This path, without leading "./" and "../", is the end of one known path only: "../x/a.png"
+       matches the known path "/data/x/a.png", but not where "/old/x/a.png" is known, too.
 
     Raises FerVitError when a path has no row (with `partial`: none has one, and the others get -1),
     or two have the same.
@@ -68,45 +70,46 @@ def match_paths(
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     """Returns the row of each path that has one by the rules of `match_paths`."""
-    first_spelled: dict[str, int] = {}
+    known = list(known)
+    normal = {path: normal_path(path) for path in dict.fromkeys(known)}  # a video has many rows
+    by_path: dict[str, int] = {}  # the first row of each path
     for row, path in enumerate(known):
-        first_spelled.setdefault(str(path), row)
-    first: dict[str, int] = {}
-    for path, row in first_spelled.items():
-        first.setdefault(normal_path(path), row)
+        by_path.setdefault(normal[path], row)
 
-    # rows by an end of their path, and by their path without `../`; None: of several rows
-    ends: dict[str, int | None] = {}
-    undotted: dict[str, int | None] = {}
-    for path, row in first.items():
+    # rows by an end of their path, and by their path without `../`; None: of several paths
+    by_end: dict[str, int | None] = {}
+    by_undotted: dict[str, int | None] = {}
+    for path, row in by_path.items():
         for end in _ends(path):
-            ends[end] = None if end in ends else row
+            by_end[end] = None if end in by_end else row
         name = _without_dots(path)
-        undotted[name] = None if name in undotted else row
+        by_undotted[name] = None if name in by_undotted else row
 
-    whole = undotted | first
+    by_whole_path = by_undotted | by_path
     rows = {}
     for path in paths:
-        match = _find_row(normal_path(path), whole, ends)
+        match = _find_row(normal_path(path), by_whole_path, by_end)
         if match is not None:
             rows[path] = match
     return rows
 
 
 def _find_row(
-    name: str, whole: Mapping[str, int | None], ends: Mapping[str, int | None]
+    path: str, by_whole_path: Mapping[str, int | None], by_end: Mapping[str, int | None]
 ) -> int | None:
     """Returns the row of a path by rows of whole paths and of ends; None: no row, or several."""
-    for end in _ends(name):
-        if end in whole:
-            return whole[end]
-    return ends.get(_without_dots(name))
+    for end in _ends(path):
+        if end in by_whole_path:
+            return by_whole_path[end]
+    return by_end.get(_without_dots(path))
 
 
 def _without_dots(path: str) -> str:
+    """Returns "x/a.png" for "../x/a.png"."""
     return re.sub(r"^(\.{1,2}/)+", "", path)
 
 
 def _ends(path: str) -> list[str]:
+    """Returns "data/x/a.png", "x/a.png" and "a.png" for "data/x/a.png"."""
     parts = path.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]

@@ -38,7 +38,8 @@ class PredictedTable(NamedTuple):
     paths: Objects  # (N,), in one spelling for each file, None where empty
     shares: Array  # (N, C), the columns of probabilities
     numbers: dict[str, Array]  # all columns of numbers by name (N,), NaN where missing
-    # all columns but the path, probabilities and features (N,), None where missing
+    # all columns but the path, probabilities and features (N,), None where missing; other columns
+    # of numbers are in `numbers` as well
     columns: dict[str, Objects]
     facts: dict[str, str]  # how `predict` made the table; {} without a record
     notes: list[str]  # what was assumed in reading
@@ -60,7 +61,7 @@ def read_predicted(path: Path) -> PredictedTable:
     FerVitError when the table is incomplete, lacks a column, or has a cell that does not fit.
     """
     table = read_table_or_folder(path)
-    table.require(PATH, "confidence")
+    table.check_columns(PATH, "confidence")
     labels = find_labels(table)
     outputs = [name for name in table.names if is_output(name)]
     types = table_columns(labels, videos=True, outputs=outputs)
@@ -81,7 +82,7 @@ def read_predicted(path: Path) -> PredictedTable:
         numbers=numbers,
         columns=columns,
         facts=table.facts(),
-        notes=[*table.assumption(*decimal), *word_notes],
+        notes=[*table.assumption_notes(*decimal), *word_notes],
     )
 
 
@@ -124,7 +125,7 @@ def _read_columns(
         else:
             columns[name], words = read_names(table[name])
             if name not in types:
-                notes += table.missing(name, words)
+                notes += table.missing_notes(name, words)
     return columns, notes
 
 

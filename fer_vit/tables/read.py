@@ -51,8 +51,8 @@ class Table:
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         return self.cells[name]
 
-    def require(self, *names: str) -> None:
-        """Raises FerVitError when a column is missing."""
+    def check_columns(self, *names: str) -> None:
+        """Raises FerVitError when one of these columns is missing."""
         missing = [name for name in names if name not in self.names]
         if not missing:
             return
@@ -79,17 +79,17 @@ class Table:
 
     def facts(self) -> dict[str, str]:
         """Returns how `predict` made the table; of several, the first; {} without a record."""
-        with readable(self.path):
+        with reading(self.path):
             return read_facts(self.cells.schema.metadata or {})
 
-    def assumption(self, *more: str) -> list[str]:
+    def assumption_notes(self, *more: str) -> list[str]:
         """Returns a line with what was assumed in reading; none for the plain case."""
         assumed = [*self.assumed, *more]
         if not assumed:
             return []
         return [f"{self.path.name}: {', '.join(assumed)}."]
 
-    def missing(self, name: str, words: Counter[str]) -> list[str]:
+    def missing_notes(self, name: str, words: Counter[str]) -> list[str]:
         """Returns a line about words of a column that were read as missing values, if any."""
         if not words:
             return []
@@ -99,7 +99,10 @@ class Table:
 
 
 def read_table(*paths: Path) -> Table:
-    """Reads a table, or several of a folder as one; raises FerVitError if one is not readable."""
+    """Reads a table, or several of a folder as one; raises FerVitError if one is not readable.
+
+    Several are Parquet files of `predict`, whose readers assume nothing.
+    """
     first = paths[0]
     check_regular(first)
     read = READERS.get(first.suffix.lower())
@@ -111,21 +114,21 @@ def read_table(*paths: Path) -> Table:
     rows = {}
     for path in paths:
         check_regular(path)
-        with readable(path):
+        with reading(path):
             cells, assumed = read(path)
             table = trim_names(path, cells)
         tables.append(table)
         rows[path] = table.num_rows
     if len(tables) == 1:
         return Table(Source(first, rows), tables[0], tuple(assumed))
-    with readable(first.parent):
+    with reading(first.parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
     return Table(Source(first.parent, rows), joined)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Raises FerVitError when a table cannot be read."""
+def reading(path: Path) -> Iterator[None]:
+    """Raises FerVitError when the table that is read within the block cannot be read."""
     try:
         yield
     except (
@@ -172,7 +175,7 @@ def metadata(path: Path) -> dict[bytes, bytes]:
     if path.suffix.lower() != ".parquet" or path.is_dir():
         return {}
     check_regular(path)
-    with readable(path):
+    with reading(path):
         return pq.read_schema(path).metadata or {}
 
 

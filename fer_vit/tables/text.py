@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 from fer_vit.errors import TableError
 from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import SPACES, unescape_column
-from fer_vit.tables.layout import PATH, check_first, check_table_size, tidy
+from fer_vit.tables.layout import PATH, check_first, check_table_size, trim_name
 
 SNIFFED_CHARACTERS = 1 << 18  # characters from which the separator is found
 ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # other than UTF-8, by name
@@ -29,34 +29,34 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads cells that are separated by commas, semicolons or tabs, without blank rows."""
     encoding = find_encoding(path)
     with path.open(encoding=encoding, newline="") as file:
-        start = file.read(SNIFFED_CHARACTERS)
-    separator, begin = find_separator(start)
-    skipped = 1 if begin else 0  # lines
+        beginning = file.read(SNIFFED_CHARACTERS)
+    separator, offset = find_separator(beginning)
+    skip_rows = 1 if offset else 0  # Excel's line `sep=;`
 
     # the names of the columns
-    rows = _first_rows(start[begin:], separator)
+    rows = _first_rows(beginning[offset:], separator)
     if not rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_first(path, ((line + skipped, row) for line, row in rows))
+    check_first(path, ((line + skip_rows, row) for line, row in rows))
     _, head = rows[0]
     check_table_size(path, 1, len(head))
 
     # all cells as text; names may be equal, so columns are read by number
     numbers = [str(index) for index in range(len(head))]
-    reading = pa_csv.ReadOptions(
+    read_options = pa_csv.ReadOptions(
         encoding=encoding.removesuffix("-sig"),
-        skip_rows=skipped,
+        skip_rows=skip_rows,
         column_names=numbers,
         block_size=1 << 24,
     )
-    parsing = pa_csv.ParseOptions(
+    parse_options = pa_csv.ParseOptions(
         delimiter=separator, newlines_in_values=True, invalid_row_handler=_skip_blank
     )
-    conversion = pa_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()))
+    convert_options = pa_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()))
     try:
-        cells = pa_csv.read_csv(path, reading, parsing, conversion)
+        cells = pa_csv.read_csv(path, read_options, parse_options, convert_options)
     except pa.ArrowInvalid:
-        _name_ragged_line(path, encoding, separator, skipped)
+        _check_line_lengths(path, encoding, separator, skip_rows)
         raise
     check_table_size(path, cells.num_rows, cells.num_columns)
     cells = _without_blank_rows(cells.slice(1))  # the first row is the head
@@ -108,28 +108,28 @@ def _decodes(path: Path, encoding: str) -> bool:
     return True
 
 
-def find_separator(start: str) -> tuple[str, int]:
+def find_separator(beginning: str) -> tuple[str, int]:
     """Returns the separator of a text, and where its table begins: below Excel's line `sep=;`."""
-    named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', start)
+    named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', beginning)
     if named:
         return named[1], named.end()
-    return max(SEPARATORS, key=lambda separator: _rate_separator(start, separator)), 0
+    return max(SEPARATORS, key=lambda separator: _rate_separator(beginning, separator)), 0
 
 
-def _rate_separator(start: str, separator: str) -> tuple[bool, int, int]:
+def _rate_separator(beginning: str, separator: str) -> tuple[bool, int, int]:
     """Returns how well a separator fits: for a cell `path`, equal lines, and many cells."""
-    rows = [row for _, row in _first_rows(start, separator)]
+    rows = [row for _, row in _first_rows(beginning, separator)]
     width = len(rows[0]) if rows else 0
-    named = any(len(row) > 1 and PATH in map(tidy, row) for row in rows)
+    named = any(len(row) > 1 and PATH in map(trim_name, row) for row in rows)
     equal = 0
     if width > 1:
         equal = sum(len(row) == width for row in rows)
     return named, equal, width
 
 
-def _first_rows(start: str, separator: str) -> list[tuple[int, list[str]]]:
+def _first_rows(beginning: str, separator: str) -> list[tuple[int, list[str]]]:
     """Returns up to 20 rows that are not blank, with their lines."""
-    reader = csv.reader(io.StringIO(start, newline=""), delimiter=separator)
+    reader = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
     rows: list[tuple[int, list[str]]] = []
     with suppress(csv.Error):  # a cell that is too long for Python's reader
         rows.extend(islice(_filled_rows(reader), 20))
@@ -148,17 +148,19 @@ def _skip_blank(row: Any) -> str:
     return "skip" if is_blank else "error"
 
 
-def _name_ragged_line(path: Path, encoding: str, separator: str, skipped: int) -> None:
+def _check_line_lengths(path: Path, encoding: str, separator: str, skip_rows: int) -> None:
     """Raises FerVitError for the first line with more or fewer cells than the head."""
     with path.open(encoding=encoding, newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         rows = _filled_rows(reader)
-        _, head = next(islice(rows, skipped, None))
+        for _ in range(skip_rows):
+            next(rows)
+        _, head = next(rows)
         for line, row in rows:
             if len(row) == len(head):
                 continue
             remedy = "Correct the line."
-            if len(row) == len(head) + 1 and line == skipped + 2:
+            if len(row) == len(head) + 1 and line == skip_rows + 2:
                 remedy = "In R, write it with `row.names = FALSE`."
             if len(head) == 1:
                 remedy = "Separate the cells by commas, semicolons or tabs."

@@ -87,7 +87,7 @@ def test_text_of_spreadsheets(text: str, expected: dict[str, list[str]], tmp_pat
 
 def test_a_column_without_a_name_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(",path\n1,a\n")
-    (line,) = read_table(tmp_path / "t.csv").assumption()
+    (line,) = read_table(tmp_path / "t.csv").assumption_notes()
     assert line.startswith("t.csv: without 1 of 2 columns")
 
 
@@ -236,7 +236,7 @@ def test_tables_without_measure_are_refused(
 def test_a_missing_column_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("Path,x\x1b[2J\na,1\n")
     with pytest.raises(FerVitError, match=r"Rename `Path`") as error:
-        read_table(tmp_path / "t.csv").require("path")
+        read_table(tmp_path / "t.csv").check_columns("path")
     assert "\x1b" not in str(error.value)
 
 
