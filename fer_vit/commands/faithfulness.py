@@ -30,7 +30,7 @@ from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.estimate import estimate_text, plain_estimates
-from fer_vit.report.table import faithfulness_table, markdown
+from fer_vit.report.table import markdown
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.wording import counted
 
@@ -145,7 +145,7 @@ def faithfulness(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
         )
     results = {"model": checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
-    text = faithfulness_table(measured.methods, measured.differences, BETTER)
+    text = methods_table(measured.differences, measured.methods["random"])
     few = []  # measures of too few persons or photos for an interval
     for name, result in measured.methods["random"].items():
         if result.low is None:
@@ -286,6 +286,28 @@ def faithfulness_json(measured: Faithfulness) -> dict[str, Any]:
         "terms": terms,
     }
     return plain_estimates(results)
+
+
+def methods_table(differences: MethodTable, random: Mapping[str, FaceEstimate]) -> str:
+    """Returns the means of measures as Markdown: a row for each method, then the control `random`.
+
+    The rows of methods are differences: the mean of the method less the mean of `random`.
+    """
+    head = ["less `random`"]
+    for name, sign in BETTER.items():
+        arrow = "↑" if sign > 0 else "↓"
+        head.append(f"{name} {arrow}")
+
+    rows = [head]
+    for method, results in differences.items():
+        row = [method]
+        row += [estimate_text(results[name], "+.3f") for name in BETTER]
+        rows.append(row)
+
+    last = ["`random` itself"]
+    last += [estimate_text(random[name], ".3f") for name in BETTER]
+    rows.append(last)
+    return markdown(rows)
 
 
 def terms_table(terms: Mapping[str, HeadTerms]) -> str:

@@ -183,8 +183,9 @@ class ShardDataset(Dataset[Sample]):
 
     A process reads its shards one after the other, prefetching the next one, and passes their rows,
     images still encoded, to its workers: each row is read once, and at most three shards are in
-    memory. `partial` is as for `FaceDataset`. Raises FerVitError when there are none, one cannot be
-    read, one has other labels than `labels`, or they are from different runs of `prepare`.
+    memory. `partial` is as for `FaceDataset`; with `unlabelled`, rows may lack labels. Raises
+    FerVitError when there are no shards, one cannot be read, one has other labels than `labels`, or
+    they are from different runs of `prepare`.
     """
 
     def __init__(
@@ -224,7 +225,10 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard; raises FerVitError if it is invalid, has changed or lacks labels."""
+        """Reads a shard.
+
+        Raises FerVitError if it is invalid, has changed, or lacks labels that are needed.
+        """
         shard = self.shards[index]
         manifest = Manifest.read_shard(shard, self.labels)
         faces = FaceDataset(manifest, self.spec, partial=self.partial)

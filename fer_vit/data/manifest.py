@@ -1,4 +1,7 @@
-"""Reads manifests: tables of labelled faces (see `data.schema`), checked when they are opened."""
+"""Reads manifests: tables of labelled faces (see `data.schema`), checked when they are opened.
+
+M rows, S rows of a split, C labels, K outputs of a head.
+"""
 
 import json
 import logging
@@ -236,12 +239,12 @@ class Manifest:
         return ordered
 
     def near_duplicates(self, split: Split) -> Mask:
-        """Returns a mask (M,) of images of a split that `prepare` marked as duplicates of train."""
+        """Returns which images of a split `prepare` marked as near-duplicates of train (S,)."""
         marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
 
     def column(self, name: str) -> list[Any]:
-        """Returns the values of a column (M); raises FerVitError when there is no such column."""
+        """Returns the values (M,) of a column; raises FerVitError when there is no such column."""
         names = self.table.column_names
         if name not in names:
             raise FerVitError(
@@ -257,7 +260,7 @@ class Manifest:
         return {name: self.column(name) for name in names}
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
-        """Returns the manifest with other votes (M, C) for the M rows of a split."""
+        """Returns the manifest with other votes (S, C) for the rows of a split."""
         in_split = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
         column = self.column("votes")
         for row, values in zip(np.flatnonzero(in_split), votes.tolist(), strict=True):

@@ -78,11 +78,12 @@ class AugmentConfig:
     cover: float = 0.0
 
 
-# the largest allowed values, if not 1
+# The largest values of `AugmentConfig` that are allowed, if not 1.
 MAX_VALUES = {"degrees": 180, "scale": 0.9, "shrink": 0.9, "jpeg": 0.99}
-# probabilities of changes that have no option for it
-FREQUENT_CHANGE = 0.8  # of brightness, contrast and colour
-RARE_CHANGE = 0.3  # of gamma and quality
+
+# The probabilities with which changes are made that have no option for their probability.
+FREQUENT_CHANGE = 0.8  # brightness, contrast and colour
+RARE_CHANGE = 0.3  # gamma, blur, resolution (`shrink`) and JPEG quality
 
 
 class Augment:
@@ -99,8 +100,8 @@ class Augment:
         config = self.config
         rng = np.random.default_rng(seed)
 
-        # All are drawn, also for changes that are off, so that one option does not change the
-        # numbers of another.
+        # The numbers of the geometry are drawn first, also for changes that are off: so each option
+        # has the same numbers, for any values of the others. The pixels below draw further ones.
         amounts = rng.uniform(-1, 1, 4) * (config.degrees, config.scale, config.shift, config.shift)
         degrees, scale, right, down = amounts.tolist()
         noise = rng.normal(0, config.jitter * spec.size, (5, 2))  # in crop pixels
@@ -123,7 +124,7 @@ class Augment:
             regions = COVERS[rng.integers(len(COVERS))]
             grey = int(rng.integers(256)) if rng.random() < 0.5 else None
             crop = cover_regions(crop, points, regions, grey)
-        steps = pipeline(config, spec.size)
+        steps = pipeline(config, spec.size)  # shared by faces: each sets its random state
         steps.set_random_state(rng, random.Random(seed))  # noqa: S311 - augmentation, no secret
         crop = steps(image=crop)["image"]
         return Cropped(crop, points, to_crop, bool(mirrored))
@@ -131,7 +132,7 @@ class Augment:
 
 @lru_cache
 def pipeline(config: AugmentConfig, size: int) -> A.Compose:
-    """Returns the changes of colours and quality for crops of `size` pixels."""
+    """Returns the changes of colours and quality for crops with a side of `size` pixels."""
     steps: list[A.BasicTransform] = []
     if config.gamma:
         factor = 1 + config.gamma
@@ -156,14 +157,20 @@ def pipeline(config: AugmentConfig, size: int) -> A.Compose:
     if config.shrink:
         smallest = 1 - config.shrink
         scales = (smallest, max(0.99, smallest))
-        ways = {"downscale": REDUCTION, "upscale": INTERPOLATION}
-        steps.append(A.Downscale(scales, ways, p=RARE_CHANGE))
+        interpolations = {"downscale": REDUCTION, "upscale": INTERPOLATION}
+        steps.append(A.Downscale(scales, interpolations, p=RARE_CHANGE))
     if config.jpeg:
         lowest = round(100 - 100 * config.jpeg)
         qualities = (lowest, max(95, lowest))
         steps.append(A.ImageCompression("jpeg", qualities, p=RARE_CHANGE))
     if config.erase:
         sides = (0.1, 0.35)  # of the rectangle, as fractions of the crop's side
-        step = A.CoarseDropout((1, 1), sides, sides, fill="random_uniform", p=config.erase)
+        step = A.CoarseDropout(
+            num_holes_range=(1, 1),
+            hole_height_range=sides,
+            hole_width_range=sides,
+            fill="random_uniform",
+            p=config.erase,
+        )
         steps.append(step)
     return A.Compose(steps)

@@ -34,7 +34,7 @@ from fer_vit.explain.trace import (
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
-# Fractions of the tokens or pixels that are taken away.
+# Fractions of the tokens or pixels that are removed, or restored.
 FRACTIONS = [tenths / 10 for tenths in range(11)]
 
 # Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens.
@@ -129,9 +129,9 @@ class _TracedFaces(NamedTuple):
 def _measures(
     faces: _TracedFaces, explanation: Explanation, decreases: Tensor
 ) -> dict[str, Tensor]:
-    """Returns each measure (B,) of an explanation.
+    """Returns each measure (B,) of an explanation, by name in `BETTER`.
 
-    `decreases` (B, R) are the decreases of the logit without each region.
+    `decreases` (B, R) are how far the logit falls when each region is masked.
     """
     scores = explanation.scores  # (B, T)
     located = located_tokens(faces.traced.tokens, faces.net.layout.num_prefix)  # (B, T)
@@ -147,10 +147,9 @@ def _measures(
 
     # The mean score of each group, and the decrease of the probability without it.
     intact = faces.probability(faces.traced.logits)  # (B,)
-    mean_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
-    effects = [intact - faces.probability_without(group) for group in groups]
-    salience = torch.stack(mean_scores, 1)  # (B, G)
-    effect = torch.stack(effects, 1)  # (B, G)
+    group_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
+    group_decreases = [intact - faces.probability_without(group) for group in groups]
+    coefficient = saco(torch.stack(group_scores, 1), torch.stack(group_decreases, 1))  # (B,)
 
     deletion = [
         faces.probability_without((relative < fraction) & located) for fraction in FRACTIONS
@@ -158,12 +157,13 @@ def _measures(
     insertion = [
         faces.probability_without((relative >= fraction) & located) for fraction in FRACTIONS
     ]
-    measures = _pixel_measures(faces, explanation.heat)
-    measures["deletion"] = _area(torch.stack(deletion))
-    measures["insertion"] = _area(torch.stack(insertion))
-    measures["region agreement"] = spearman(explanation.shares, decreases, faces.traced.valid)
-    measures["saco"] = torch.where(count[:, 0] >= TOKEN_GROUPS, saco(salience, effect), torch.nan)
-    return measures
+    return {
+        **_pixel_measures(faces, explanation.heat),
+        "deletion": _area(torch.stack(deletion)),
+        "insertion": _area(torch.stack(insertion)),
+        "region agreement": spearman(explanation.shares, decreases, faces.traced.valid),
+        "saco": torch.where(count[:, 0] >= TOKEN_GROUPS, coefficient, torch.nan),
+    }
 
 
 def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
@@ -189,19 +189,20 @@ def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
         inserted.append(whole)
         has_fallen = empty <= whole / 2  # (B,), see `measure_methods`
         for curve, probabilities in (("deletion", deleted), ("insertion", inserted)):
-            area = _area(torch.stack(probabilities))
-            part = (area - empty) / (whole - empty)
+            area = _area(torch.stack(probabilities))  # (B,)
+            part = (area - empty) / (whole - empty)  # 0: all pixels replaced, 1: the whole face
             measures[f"pixel {curve}, {name}"] = torch.where(has_fallen, part, torch.nan)
     return measures
 
 
-def saco(salience: Tensor, effect: Tensor) -> Tensor:
-    """Salience-guided faithfulness coefficient (B,).
+def saco(salience: Tensor, decreases: Tensor) -> Tensor:
+    """Salience-guided faithfulness coefficient (B,) of G groups of tokens.
 
-    The groups (B, G) are in the order of their scores, highest first.
+    Salience (B, G) is the mean score of each group, highest first; decreases (B, G) are how far the
+    probability falls without it.
     """
     difference = salience[:, :, None] - salience[:, None]  # (B, G, G)
-    agree = torch.where(effect[:, :, None] >= effect[:, None], 1.0, -1.0)
+    agree = torch.where(decreases[:, :, None] >= decreases[:, None], 1.0, -1.0)
     agreement = (difference * agree).triu(1).sum((1, 2))  # (B,)
     total = difference.abs().triu(1).sum((1, 2))
     return torch.where(total > 0, agreement / total.clamp(min=1e-12), torch.nan)

@@ -34,7 +34,7 @@ from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.wording import describe_entries, join_names
 
-PASSES = 8  # forward passes of integrated gradients, from the blurred face to the face
+PASSES = 8  # forward passes of integrated gradients, between the blurred face and the face
 
 
 class Attribution(NamedTuple):
@@ -157,7 +157,7 @@ def pixels(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
         # Pixels at a box's edge count in part.
         scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # (E, B, T)
     shares = region_sums(maps, traced.boxes)  # (E, B, R)
-    return Attribution(scores, maps, shares)
+    return Attribution(scores=scores, heat=maps, shares=shares)
 
 
 def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
@@ -171,7 +171,7 @@ def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
         raise FerVitError(
             f"The method relevance explains expressions alone. For {join_names(HEADS)} use {names}."
         )
-    depth = len(traced.attention)
+    num_blocks = len(traced.attention)
     pool = traced.pooled.weights  # (B, H', Q, T)
     attended = list(traced.attention)
     if net.pool.per_expression:
@@ -183,9 +183,11 @@ def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
         )
         pool_gradient = None
         if net.pool.per_expression:
-            pool_gradient = gradients[depth]
-        flow = relevance_flow(traced.attention, gradients[:depth], pool, pool_gradient)  # (B, T)
-        scores.append(flow)
+            pool_gradient = gradients[num_blocks]
+        token_scores = relevance_flow(
+            traced.attention, gradients[:num_blocks], pool, pool_gradient
+        )  # (B, T)
+        scores.append(token_scores)
     return from_tokens(net, traced, torch.stack(scores))
 
 
@@ -398,7 +400,7 @@ def region_sums(maps: Tensor, boxes: Tensor) -> Tensor:
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Spreads the scores of boxes (E, B, N) evenly over their pixels (E, B, S, S).
 
-    Where boxes overlap, their scores are added.
+    Boxes (B, N, 4) are xyxy in pixels. Where they overlap, their scores are added.
     """
     rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
     area = (rows.sum(-1) * columns.sum(-1)).clamp(min=1)  # (B, N)
@@ -408,7 +410,7 @@ def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def covered(boxes: Tensor, size: int) -> Tensor:
-    """Which pixels (B, S, S) have their centre in one of the boxes (B, N, 4)."""
+    """Returns which pixels (B, S, S) have their centre in a box (B, N, 4), xyxy in pixels."""
     rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
     whole_rows = (rows >= 0.5).float()
     whole_columns = (columns >= 0.5).float()

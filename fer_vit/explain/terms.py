@@ -43,22 +43,23 @@ def region_effects(
     """
     heads: Mapping[str, Any] = dict(net.heads.items())
     tokens = net.encode(net.tokenize(image, boxes, valid))
-    whole = {head: layer(tokens) for head, layer in heads.items()}  # (B, K) each
-    hidden = blur(image)
+    intact = {head: layer(tokens) for head, layer in heads.items()}  # (B, K) each
+    blurred_image = blur(image)
 
     masked: dict[str, list[Tensor]] = {head: [] for head in heads}
     blurred: dict[str, list[Tensor]] = {head: [] for head in heads}
     for region in range(boxes.shape[1]):
-        fewer = valid.clone()
-        fewer[:, region] = False
-        seen = torch.where(inside(boxes[:, region], image.shape[-1]), hidden, image)
-        without = net.encode(net.tokenize(image, boxes, fewer))
-        covered = net.encode(net.tokenize(seen, boxes, valid))
+        other_regions = valid.clone()  # (B, R)
+        other_regions[:, region] = False
+        in_region = inside(boxes[:, region], image.shape[-1])  # (B, 1, S, S)
+        partly_blurred = torch.where(in_region, blurred_image, image)
+        masked_tokens = net.encode(net.tokenize(image, boxes, other_regions))
+        blurred_tokens = net.encode(net.tokenize(partly_blurred, boxes, valid))
         for head, layer in heads.items():
-            masked[head].append(whole[head] - layer(without))
-            blurred[head].append(whole[head] - layer(covered))
+            masked[head].append(intact[head] - layer(masked_tokens))  # (B, K)
+            blurred[head].append(intact[head] - layer(blurred_tokens))
 
-    present = valid[..., None]
+    present = valid[..., None]  # (B, R, 1)
     effects = {}
     for head, layer in heads.items():
         effects[head] = Effects(
@@ -79,10 +80,14 @@ def inside(boxes: Tensor, size: int) -> Tensor:
 
 
 class Agreement(NamedTuple):
-    """How well terms predict effects, for each face and output (B, K); NaN where all are equal."""
+    """How well terms predict effects, for each face and output (B, K).
+
+    NaN where the terms of all regions are equal, or their effects.
+    """
 
     rank: Array  # Spearman's correlation over the regions of a face
-    first: Array  # whether the region with the largest term has the largest effect, by size
+    # 1 if the region with the largest term has the largest effect, both without their signs; else 0
+    first: Array
 
 
 def agreement(terms: Array, effects: Array) -> Agreement:

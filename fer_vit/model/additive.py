@@ -46,17 +46,19 @@ class AdditiveHead(nn.Module):
         present = present.to(located.dtype)
         located = located * present  # 0 for missing tokens
         mean = located.sum(1) / present.sum(1).clamp(min=1.0)  # (B, D)
-        face = mean @ self.by_face  # (B, K)
+        face_term = mean @ self.by_face  # (B, K)
         if not self.region_names:
-            return Terms(self.bias, face, face.new_zeros(face.shape[0], 0, face.shape[1]))
+            no_terms = face_term.new_zeros(face_term.shape[0], 0, face_term.shape[1])
+            return Terms(self.bias, face_term, no_terms)
 
         regions = len(self.region_names)
         per_region = self.layout.tokens_per_region
         region_tokens = located[:, -regions * per_region :]  # (B, R k^2, D)
         region_tokens = region_tokens.reshape(located.shape[0], regions, per_region, -1)
+        # (R, k^2, D, K)
         weights = torch.stack([self.by_region[name] for name in self.region_names])
-        by_region = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
-        return Terms(self.bias, face, by_region)
+        region_terms = torch.einsum("brtd,rtdk->brk", region_tokens, weights)
+        return Terms(self.bias, face_term, region_terms)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Returns the raw outputs (B, K) of encoded tokens."""

@@ -132,90 +132,94 @@ class ModelSettings:
     outputs: dict[str, list[str]] = field(default_factory=dict)
 
 
-def check_config(c: RegionViTConfig) -> None:
+def check_config(config: RegionViTConfig) -> None:
     """Raises FerVitError when a configuration contradicts itself or names something unknown."""
-    if not timm.is_model(c.backbone):
+    if not timm.is_model(config.backbone):
         raise FerVitError(
-            f"Expected a timm model as backbone, like vit_tiny_patch16_224, but got {c.backbone}."
+            "Expected a timm model as backbone, like vit_tiny_patch16_224, but got "
+            f"{config.backbone}."
         )
-    if c.pool not in POOLS:
+    if config.pool not in POOLS:
         raise FerVitError(
-            f"Expected `--model.network.pool` to be one of {', '.join(POOLS)}, but got {c.pool}."
+            f"Expected `--model.network.pool` to be one of {', '.join(POOLS)}, but got "
+            f"{config.pool}."
         )
     for name, (low, high) in ARCHITECTURE_RANGES.items():
-        number = getattr(c, name)
+        number = getattr(config, name)
         if number is not None:
             check_number(f"model.network.{name}", number, low, high)
-    _check_width(c)
-    _check_tokens(c)
-    _check_stem(c)
-    _check_blocks(c)
+    _check_width(config)
+    _check_tokens(config)
+    _check_stem(config)
+    _check_blocks(config)
 
 
-def _check_width(c: RegionViTConfig) -> None:
+def _check_width(config: RegionViTConfig) -> None:
     """Raises FerVitError when positions do not fit the width."""
-    if c.embed_dim is None:
+    if config.embed_dim is None:
         return
-    if c.embed_dim % 4:
+    if config.embed_dim % 4:
         raise FerVitError(
-            f"Expected `--model.network.embed_dim` to be a multiple of 4, but got {c.embed_dim}."
+            "Expected `--model.network.embed_dim` to be a multiple of 4, but got "
+            f"{config.embed_dim}."
         )
-    if c.pos_embed == "mirror" and c.embed_dim % 8:
+    if config.pos_embed == "mirror" and config.embed_dim % 8:
         raise FerVitError(
             "`--model.network.pos_embed mirror` needs `--model.network.embed_dim` to be a multiple "
-            f"of 8, but got {c.embed_dim}."
+            f"of 8, but got {config.embed_dim}."
         )
 
 
-def _check_tokens(c: RegionViTConfig) -> None:
+def _check_tokens(config: RegionViTConfig) -> None:
     """Raises FerVitError when the tokens do not exist, or cannot be dropped."""
-    if not all(0 < rate <= 1 for rate in c.keep_rate):
+    if not all(0 < rate <= 1 for rate in config.keep_rate):
         raise FerVitError(
             "Expected `--model.network.keep_rate` to hold numbers above 0, up to 1, but got "
-            f"{c.keep_rate}."
+            f"{config.keep_rate}."
         )
-    if c.tokens != "patch" and not c.regions:
+    if config.tokens != "patch" and not config.regions:
         raise FerVitError(
-            f"Expected at least one region with `--model.network.tokens {c.tokens}`, but got none."
+            f"Expected at least one region with `--model.network.tokens {config.tokens}`, but got "
+            "none."
         )
-    if c.tokens == "region" and c.keep_rate:
+    if config.tokens == "region" and config.keep_rate:
         raise FerVitError(
             "`--model.network.keep_rate` drops patches: use `--model.network.tokens both` or "
             "`--model.network.tokens patch`."
         )
 
 
-def _check_stem(c: RegionViTConfig) -> None:
+def _check_stem(config: RegionViTConfig) -> None:
     """Raises FerVitError when a stem cannot have its settings."""
-    if c.stem != "conv":
-        if c.region_source == "stem":
+    if config.stem != "conv":
+        if config.region_source == "stem":
             raise FerVitError(
                 "`--model.network.region_source stem` needs `--model.network.stem conv`."
             )
         return
-    if c.pretrained:
+    if config.pretrained:
         raise FerVitError(
             "Pretrained weights have no convolutional stem: use `--model.network.stem patch` or "
             "`--model.init`."
         )
     powers = [2**exponent for exponent in range(1, 12)]
-    if c.patch_size not in powers:
+    if config.patch_size not in powers:
         raise FerVitError(
             "Expected a power of two as `--model.network.patch_size` with "
-            f"`--model.network.stem conv`, but got {c.patch_size}."
+            f"`--model.network.stem conv`, but got {config.patch_size}."
         )
 
 
-def _check_blocks(c: RegionViTConfig) -> None:
+def _check_blocks(config: RegionViTConfig) -> None:
     """Raises FerVitError when blocks or pooling cannot have their settings."""
-    if c.pretrained and (c.attention, c.block) != ("dot", "pre_norm"):
+    if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
         raise FerVitError(
             "Pretrained weights are for `--model.network.attention dot` and "
             "`--model.network.block pre_norm`."
         )
-    if c.causal and not POOLS[c.pool].can_be_causal:
+    if config.causal and not POOLS[config.pool].can_be_causal:
         names = join_names([name for name, pool in POOLS.items() if pool.can_be_causal])
         raise FerVitError(
             f"Only the decoder of `--model.network.pool {names}` can be causal, "
-            f"but pool is {c.pool}."
+            f"but pool is {config.pool}."
         )

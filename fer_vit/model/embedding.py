@@ -131,7 +131,7 @@ def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size
 
 
 class RegionEmbed(nn.Module):
-    """Region tokens: crops regions from the image or its features; each becomes k x k patches.
+    """Region tokens: crops regions from the image or its features; each crop becomes k x k patches.
 
     Each token gets an embedding of its region's name, so that the order of regions does not matter.
     The embedding of crops from the image has its own weights, initialised with a backbone's patch
@@ -154,7 +154,7 @@ class RegionEmbed(nn.Module):
             if config.stem == "patch":
                 self.patch_embed.set_input_size(img_size=(self.side, self.side))
         modules = self.patch_embed.modules()
-        self.normed = any(isinstance(module, nn.BatchNorm2d) for module in modules)
+        self.has_batch_norm = any(isinstance(module, nn.BatchNorm2d) for module in modules)
 
         codes = {name: torch.zeros(self.grid**2, vit.embed_dim) for name in self.names}
         self.name_embed = nn.ParameterDict(codes)
@@ -166,13 +166,16 @@ class RegionEmbed(nn.Module):
         return torch.cat([self.name_embed[name] for name in self.names])
 
     def forward(self, source: Tensor, boxes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Embeds finite boxes (B, R, 4), xyxy in crop pixels, without the names: (B, R k^2, D).
+        """Embeds the contents of regions, without their names and positions: (B, R k^2, D).
 
-        The source is the normalised image, or features of it (B, C, S / stride, S / stride),
-        rounded up. The tokens of missing regions (`valid` (B, R) is False) are arbitrary. None: all
-        are present.
+        Args:
+            source: The normalised image (B, C, S, S), or features of it (B, C, S / stride,
+                S / stride), rounded up.
+            boxes: Finite boxes (B, R, 4), xyxy in crop pixels.
+            valid: Which regions are present (B, R); the tokens of others are arbitrary. None: all
+                are present.
         """
-        # Strided convolutions are centred on a cell's first pixel: cell i lies at pixel i stride.
+        # Strided convolutions are centred on a first pixel: cell i lies at pixel i * stride.
         cells = ((boxes + (self.stride - 1) / 2) / self.stride).float()
         with torch.autocast(source.device.type, enabled=False):
             # Backwards, a small map's product is five times faster than torchvision's scattered
@@ -188,7 +191,7 @@ class RegionEmbed(nn.Module):
         Missing regions are not in a batch norm's statistics.
         """
         # a single crop has no statistics
-        if not (self.training and self.normed) or valid is None or valid.sum() < 2:
+        if not (self.training and self.has_batch_norm) or valid is None or valid.sum() < 2:
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         present = valid.flatten()  # (B R,)
         x: Tensor = self.patch_embed(crops[present])
@@ -197,10 +200,15 @@ class RegionEmbed(nn.Module):
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """RoIAlign: crops boxes (B, R, 4) from a map (B, C, H, W), each cell the mean of 2 x 2 points.
+    """RoIAlign: crops boxes from an image -> (B R, C, side, side).
 
-    He et al., "Mask R-CNN" (ICCV 2017); points more than a pixel outside the map are 0. -> (B R, C,
-    side, side)
+    He et al., "Mask R-CNN" (ICCV 2017). Each pixel of a crop is the mean of 2 x 2 points; points
+    more than a pixel outside the image are 0.
+
+    Args:
+        image: Images, or maps of features (B, C, H, W).
+        boxes: Boxes (B, R, 4), xyxy in pixels of the image, from the corner of its first pixel.
+        side: The side of a crop in pixels.
     """
     batch, regions = boxes.shape[:2]  # `len` would export a fixed number of faces
     index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
@@ -209,7 +217,10 @@ def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """Computes the same as `crop_image` by one matrix product: for maps of few cells."""
+    """Computes the same as `crop_image` by one matrix product; fast for maps of few cells.
+
+    Features are (B, C, H, W), boxes (B, R, 4), xyxy in cells. -> (B R, C, side, side)
+    """
     height, width = features.shape[2:]
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
     across = cell_weights(boxes[..., 0], boxes[..., 2], side, width)  # (B, R, side, W)
@@ -224,7 +235,10 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """Weights (B, R, side, cells) of a map's cells in boxes from `start` to `stop` (B, R)."""
+    """Returns the weights (B, R, side, cells) of the cells of a map in the cells of crops.
+
+    This is along one axis: boxes are from `start` to `stop` (B, R), in cells of the map.
+    """
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)
     inside = (points >= -1) & (points <= cells)

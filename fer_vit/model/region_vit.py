@@ -136,9 +136,9 @@ class RegionViT(nn.Module):
         return self.place(patches, regions, boxes, valid)
 
     def embed(self, image: Tensor, boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeds the contents of patches (B, N, D) and regions (B, R k^2, D), without positions.
+        """Embeds the contents of patches and regions, without positions.
 
-        Boxes and `valid` are of `fill_regions`.
+        Boxes and `valid` are of `fill_regions`. -> (B, N, D), (B, R k^2, D)
         """
         patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), (B, C', H, W)
         if self.region_embed is None:
@@ -146,7 +146,7 @@ class RegionViT(nn.Module):
         return patches, self.region_embed(source, boxes, valid)
 
     def place(self, patches: Tensor, regions: Tensor, boxes: Tensor, valid: Tensor) -> Tokens:
-        """Adds prefix tokens and positions to what `embed` returns."""
+        """Adds prefix tokens and positions to what `embed` returns; boxes as for `embed`."""
         x, centres = self._place_patches(patches)  # (B, prefix + N, D), (B, prefix + N, 2)
         if self.region_embed is None:
             return Tokens(self.vit.norm_pre(x), None, centres)
@@ -166,10 +166,7 @@ class RegionViT(nn.Module):
         )
 
     def _place_patches(self, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds positions and prefix tokens to patches (B, N, D): (B, prefix + N, D), and centres.
-
-        The centres are (B, prefix + N, 2).
-        """
+        """Adds prefix tokens and positions: (B, N, D) -> (B, prefix + N, D), (B, prefix + N, 2)."""
         x = self.vit._pos_embed(patches)
         if self.vit.pos_embed is None:  # else timm applied dropout
             x = self.vit.pos_drop(x)

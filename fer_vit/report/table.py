@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from fer_vit.errors import TableError, printable
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import as_text, atomic_write, cannot_write, json_text
-from fer_vit.report.estimate import Estimate, estimate_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the metadata that records how predictions were made
@@ -385,33 +384,6 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     alignment[0] = "---"
     lines.insert(1, f"| {' | '.join(alignment)} |\n")
     return "".join(lines)
-
-
-def faithfulness_table(
-    measured: Mapping[str, Mapping[str, Estimate]],
-    differences: Mapping[str, Mapping[str, Estimate]],
-    better: Mapping[str, int],
-) -> str:
-    """Returns Markdown: a row with the `differences` of each method to `random`, then `random`.
-
-    Results are by method and name of the measure. `better` is 1 for a measure where more is better,
-    or -1.
-    """
-    head = ["less `random`"]
-    for name, sign in better.items():
-        arrow = "↑" if sign > 0 else "↓"
-        head.append(f"{name} {arrow}")
-
-    rows = [head]
-    for method, results in differences.items():
-        row = [method]
-        row += [estimate_text(results[name], "+.3f") for name in better]
-        rows.append(row)
-
-    last = ["`random` itself"]
-    last += [estimate_text(measured["random"][name], ".3f") for name in better]
-    rows.append(last)
-    return markdown(rows)
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:

@@ -14,6 +14,7 @@ from PIL import Image
 from fer_vit import load
 from fer_vit.commands import faithfulness
 from fer_vit.data.manifest import Manifest
+from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.explain.faithfulness import BETTER
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
@@ -74,6 +75,17 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
     for name in BETTER:
         number = 0 if name.startswith("pixel") else 2  # both predictions need no pixels
         assert f"{name}: {number} faces" in few
+
+
+def test_the_table_of_methods_marks_which_way_is_better() -> None:
+    interval = FaceEstimate(mean=0.5, low=0.25, high=0.75, faces=9)
+    unknown = FaceEstimate(mean=None, low=None, high=None, faces=0)
+    results = dict.fromkeys(BETTER, unknown) | {"deletion": interval}
+    table = faithfulness.methods_table({"relevance": results}, random=results).splitlines()
+    assert table[0].startswith("| less `random` | pixel deletion, blurred ↓ | pixel insertion, ")
+    assert table[0].endswith(" | deletion ↓ | insertion ↑ | region agreement ↑ | saco ↑ |")
+    assert table[2].endswith(" | - | +0.500 (+0.250 to +0.750) | - | - | - |")
+    assert table[3].endswith(" | - | 0.500 (0.250 to 0.750) | - | - | - |")
 
 
 def test_an_exported_model_has_the_gains_of_its_methods(

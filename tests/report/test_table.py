@@ -13,13 +13,11 @@ from hypothesis import given, strategies as st
 
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_output
-from fer_vit.report.estimate import Estimate
 from fer_vit.report.table import (
     SUFFIXES,
     TableWriter,
     csv_text,
     csv_value,
-    faithfulness_table,
     markdown,
 )
 from fer_vit.tables.cells import read_numbers, read_paths
@@ -202,20 +200,6 @@ def test_what_is_written_can_be_read(suffix: str, tmp_path: Path) -> None:
 
 def test_markdown_keeps_cells_apart() -> None:
     assert markdown([["a", "b"], ["x|y", "1\n2"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 2 |\n"
-
-
-def test_the_table_says_which_way_is_better() -> None:
-    interval = Estimate(mean=0.5, low=0.25, high=0.75)
-    none = Estimate(mean=None, low=None, high=None)
-    results = {
-        method: {"deletion": interval, "insertion": none} for method in ("relevance", "random")
-    }
-    table = faithfulness_table(
-        results, {"relevance": results["relevance"]}, {"deletion": -1, "insertion": 1}
-    ).splitlines()
-    assert table[0] == "| less `random` | deletion ↓ | insertion ↑ |"
-    assert table[2] == "| relevance | +0.500 (+0.250 to +0.750) | - |"
-    assert table[3] == "| `random` itself | 0.500 (0.250 to 0.750) | - |"
 
 
 def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
