@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from fer_vit.errors import ModelError, short
 from fer_vit.files import check_permission, json_text
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
+from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import (
@@ -68,10 +69,7 @@ def build_network(model: StoredModel) -> RegionViT:
         FerVitError: The state dict is of another network, or some weights are not finite.
     """
     try:
-        with torch.device("meta"):  # uses no memory, however large the network
-            described = build_from_parts(
-                model.config, model.settings, initialize=False
-            ).state_dict()
+        described = describe_state(model.config, model.settings)
         for key, expected, actual in differing(described, model.state):
             raise ValueError(
                 f"weights `{short(key)}`: {actual}, but its settings require {expected}"
@@ -88,6 +86,15 @@ def build_network(model: StoredModel) -> RegionViT:
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
+
+
+def describe_state(config: RegionViTConfig, settings: ModelSettings) -> dict[str, Tensor]:
+    """Returns the state dict of a network without its numbers.
+
+    It uses no memory, however large the network.
+    """
+    with torch.device("meta"):
+        return build_from_parts(config, settings, initialize=False).state_dict()
 
 
 class _Uninitialized(TorchFunctionMode):
