@@ -2,7 +2,7 @@
 
 They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
 disk and renamed. Other users may write to the folder of the target, so scratch folders are opened
-by `open_own_folder` alone.
+by `open_own_folder` alone. What killed processes have left is removed by the next one that writes.
 """
 
 import ctypes
@@ -111,16 +111,18 @@ def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """
     _check_parents(path)
     with ExitStack() as after:
-        after.callback(_remove_empty, _missing_parents(path))
+        # At the end, in reverse order: the folder is unlocked, a replaced folder in it returns to
+        # `path`, the scratch folder is removed, then the empty folders above it.
+        after.callback(_remove_empty_folders, _missing_parents(path))
         try:
             scratch = None
             # Before the folder is locked, another process may remove it.
             while scratch is None or not scratch.exists():
                 scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
-                after.callback(_remove, scratch)
+                after.callback(_remove_scratch, scratch)
                 after.callback(_restore, path, scratch / "old")
                 _make_scratch(scratch)
-                after.enter_context(_locked(scratch, wait=True))
+                after.enter_context(_locked(scratch, wait=True))  # where there are locks
             (scratch / OWN_MARK).touch()
         except OSError as error:
             raise cannot_write(path, error, advice) from error
@@ -150,7 +152,7 @@ def _missing_parents(path: Path) -> list[Path]:
     return [parent for parent in whole.parents if not os.path.lexists(parent)]
 
 
-def _remove_empty(folders: Iterable[Path]) -> None:
+def _remove_empty_folders(folders: Iterable[Path]) -> None:
     """Removes folders that are empty."""
     for folder in folders:
         with suppress(OSError):  # it has files, or was never made
@@ -222,7 +224,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         raise FerVitError(
             "Expected a file or folder to write, but got `-`. Name one, such as faces.csv."
         )
-    remove_stale(path)
+    clear_remains_of(path)
     if path.is_dir() and not names:
         raise FerVitError(f"Expected a file, but {path} is a folder. Choose another name.")
     entries = _visible_names(path) if path.is_dir() else []
@@ -263,15 +265,15 @@ def check_beside(output: Path, folders: Iterable[Path]) -> None:
             )
 
 
-def remove_stale(path: Path) -> None:
+def clear_remains_of(path: Path) -> None:
     """Removes the scratch folders of killed processes of this user that wrote `path`."""
     for scratch in path.parent.glob(f".{escape(_stem(path))}.{'[0-9a-f]' * 8}.part"):
         with _locked(scratch) as handle:
             if handle is not None:
-                _remove_stale(scratch, handle, path)
+                _remove_open_scratch(scratch, handle, path)
 
 
-def remove_stale_below(folder: Path) -> None:
+def clear_remains_in(folder: Path) -> None:
     """Removes the scratch folders of killed processes of this user in a folder of results.
 
     They may be of any target. A scratch folder that contains a replaced folder stays, because only
@@ -281,10 +283,10 @@ def remove_stale_below(folder: Path) -> None:
     for scratch in (folder / name for name in entries if SCRATCH_NAME.fullmatch(name)):
         with _locked(scratch) as handle:
             if handle is not None and "old" not in os.listdir(handle):
-                _remove_stale(scratch, handle)
+                _remove_open_scratch(scratch, handle)
 
 
-def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
+def _remove_open_scratch(scratch: Path, handle: int, path: Path | None = None) -> None:
     """Removes an open scratch folder.
 
     The folder in it that was to be replaced returns to `path` first.
@@ -295,10 +297,10 @@ def _remove_stale(scratch: Path, handle: int, path: Path | None = None) -> None:
         return
     if path is not None:
         _restore(path, "old", handle)
-    _remove(scratch)
+    _remove_scratch(scratch)
 
 
-def _remove(scratch: Path) -> None:
+def _remove_scratch(scratch: Path) -> None:
     """Removes a scratch folder as far as possible, its mark last.
 
     A process that is killed here leaves it marked.
@@ -312,6 +314,7 @@ def _remove(scratch: Path) -> None:
                 shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
         finally:
             os.close(handle)
+    # by now empty but for its mark; on Windows, all of it
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -360,7 +363,7 @@ def _flush(path: Path) -> None:
 
 
 def open_own_folder(path: Path) -> int | None:
-    """Opens a folder of this user for locking.
+    """Opens a folder of this user, to lock it or to remove what is in it.
 
     Returns a descriptor, or None where the entry is anything else. Links are not followed, and a
     FIFO is not waited for: in a shared folder any user can make an entry of any name.

@@ -30,7 +30,7 @@ from fer_vit.commands.repeat import read_runs
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
-from fer_vit.files import remove_stale, remove_stale_below, scratch_folder
+from fer_vit.files import clear_remains_in, clear_remains_of, scratch_folder
 from fer_vit.report.table import TableWriter
 from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
@@ -103,7 +103,7 @@ def test_a_writer_that_is_killed_at_any_call(
     assert all(state in states or (is_moved_first and not state) for state in seen)
     assert all(state in seen for state in states)
     for place in killed:
-        remove_stale(place / name)
+        clear_remains_of(place / name)
         assert content(place / name) in states  # nothing is lost, though it was aside
         write(place / name, 2)  # again, which nothing that was left disturbs
         assert content(place / name) == states[1]
@@ -158,7 +158,7 @@ def test_remains_are_removed_and_folders_in_use_are_not(
     for name in (*others, ".out.parquet.0123abcd.part"):
         (tmp_path / name).mkdir()
     with scratch_folder(out) as writing:
-        remove_stale(out)
+        clear_remains_of(out)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
     monkeypatch.setattr(files, "_locked", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), scratch_folder(out):
@@ -292,8 +292,8 @@ def test_no_entry_of_another_user_stops_a_writer_or_moves_files(
     before = {path.name: path.read_text() for path in shared.rglob("*.txt")}
     assert len(before) == 3
     with deadline(int(PATIENCE)):
-        remove_stale(out)
-        remove_stale_below(shared)
+        clear_remains_of(out)
+        clear_remains_in(shared)
         assert not os.path.lexists(out)
         a_file(out, 1)
     assert {path.name: path.read_text() for path in shared.rglob("*.txt")} == before
@@ -331,11 +331,11 @@ def test_remains_of_any_target_are_removed_from_a_folder(tmp_path: Path) -> None
         (tmp_path / name / "old").mkdir(parents=True)
         (tmp_path / name / files.OWN_MARK).touch()
     with scratch_folder(tmp_path / "b.csv") as writing:
-        remove_stale_below(tmp_path)
+        clear_remains_in(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {*kept, writing.name}
-    remove_stale(tmp_path / "moved")  # the folder that was to be replaced
+    clear_remains_of(tmp_path / "moved")  # the folder that was to be replaced
     assert (tmp_path / "moved").is_dir()
-    remove_stale_below(tmp_path / "absent")
+    clear_remains_in(tmp_path / "absent")
 
 
 # Signals
@@ -791,7 +791,7 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
             pass
     data = archive.read_bytes()
     written = []
-    real = files._remove
+    real = files._remove_scratch
     assert data.count(claimed) == 2
     archive.write_bytes(data.replace(claimed, (1000).to_bytes(4, "little")))
 
@@ -799,7 +799,7 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
         written.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
         real(folder)
 
-    monkeypatch.setattr(files, "_remove", measure)
+    monkeypatch.setattr(files, "_remove_scratch", measure)
     with (
         pytest.raises(FerVitError, match=r"x\.zip.*CRC"),
         unpacked(archive, tmp_path / "m.parquet"),

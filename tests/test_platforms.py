@@ -142,9 +142,9 @@ def test_remains_of_a_killed_process_stay_without_locks(
     (stale / files.OWN_MARK).touch()
     with monkeypatch.context() as patch:
         become("win32", patch)  # it has no locks, so the process may live
-        files.remove_stale(tmp_path / "faces.csv")
+        files.clear_remains_of(tmp_path / "faces.csv")
         assert stale.is_dir()
-    files.remove_stale(tmp_path / "faces.csv")
+    files.clear_remains_of(tmp_path / "faces.csv")
     assert not stale.exists()
 
 

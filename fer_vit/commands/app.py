@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fer_vit.errors import check_number
-from fer_vit.files import remove_stale, scratch_folder
+from fer_vit.files import clear_remains_of, scratch_folder
 from fer_vit.processes import start_worker
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 
@@ -58,7 +58,7 @@ def app(
     names = [*host, *hostnames]
     models = list(dict.fromkeys([checkpoint or DEFAULT_MODEL, *shipped_models()]))
     private = Path(tempfile.gettempdir()) / "fer-vit-app"
-    remove_stale(private)  # of servers that were killed
+    clear_remains_of(private)  # of servers that were killed
     with scratch_folder(private) as folder:
         folder.chmod(0o700)
         server, address = listen(host, port)

@@ -21,7 +21,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
-from fer_vit.files import as_text, check_permission, remove_stale_below
+from fer_vit.files import as_text, check_permission, clear_remains_in
 from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
@@ -112,7 +112,7 @@ def predict_folder(
     """
     check_model(outputs, model.heads, model.name)
     facts = _folder_facts(model, images, options, outputs)
-    remove_stale_below(outputs.table)  # of finished tables, too
+    clear_remains_in(outputs.table)  # of finished tables, too
 
     # the missing tables of this process
     plan = plan_tables(outputs.table, images, part_size)

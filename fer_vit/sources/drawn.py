@@ -11,7 +11,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.face.image import encode_png
-from fer_vit.files import atomic_write, remove_stale
+from fer_vit.files import atomic_write, clear_remains_of
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
@@ -47,7 +47,7 @@ def read(
     check_whole("count", count, 1)
     check_whole("seed", seed, 0)
     check_number("size", size, 1, MAX_SIDE)
-    remove_stale(root)
+    clear_remains_of(root)
 
     rows = []
     exists = root.is_file() or any(root.glob("*"))  # drawn by an earlier run

@@ -37,10 +37,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     checkpoint = _load_safely(path)
 
-    hyper = as_dict(checkpoint.get("hyper_parameters"))
+    hyper_parameters = as_dict(checkpoint.get("hyper_parameters"))
     state = as_dict(checkpoint.get("state_dict"))
-    is_classifier = {"network", "labels"} <= hyper.keys()
-    if not state or not (is_classifier or is_pretraining(hyper)):
+    is_classifier = {"network", "labels"} <= hyper_parameters.keys()
+    if not state or not (is_classifier or is_pretraining(hyper_parameters)):
         raise ModelError(
             f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
         )
@@ -61,9 +61,9 @@ def _load_safely(path: Path) -> dict[str, Any]:
     """
     try:
         checkpoint = as_dict(load_tensors(path))
-        hyper = as_dict(checkpoint.get("hyper_parameters"))
+        hyper_parameters = as_dict(checkpoint.get("hyper_parameters"))
         length = 0
-        for part in json.JSONEncoder().iterencode(hyper):  # lists may share their items
+        for part in json.JSONEncoder().iterencode(hyper_parameters):  # lists may share their items
             length += len(part)
             if length > MAX_CONFIG:
                 raise UnsafeError("its settings are too long")
@@ -76,9 +76,9 @@ def _load_safely(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def is_pretraining(hyper: dict[str, Any]) -> bool:
+def is_pretraining(hyper_parameters: dict[str, Any]) -> bool:
     """Returns whether these are the settings of masked pretraining, which has no labels."""
-    return {"network", "mask_ratio"} <= hyper.keys() and "labels" not in hyper
+    return {"network", "mask_ratio"} <= hyper_parameters.keys() and "labels" not in hyper_parameters
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -148,12 +148,12 @@ def _is_inside(name: object, folder: object) -> bool:
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredModel:
     """Returns the model of a checkpoint in memory, called `name` in messages."""
-    hyper = checkpoint["hyper_parameters"]
-    plain = {key: hyper[key] for key in SETTINGS_KEYS if key in hyper}
-    plain["config"] = hyper["network"]
+    hyper_parameters = checkpoint["hyper_parameters"]
+    plain = {key: hyper_parameters[key] for key in SETTINGS_KEYS if key in hyper_parameters}
+    plain["config"] = hyper_parameters["network"]
     plain["evened"] = _evened(checkpoint)
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
-    if not is_pretraining(hyper):
+    if not is_pretraining(hyper_parameters):
         return read_stored_model(plain, state, name)
 
     # the parts that reconstruct the masked tokens are no longer needed

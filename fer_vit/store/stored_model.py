@@ -19,7 +19,7 @@ from fer_vit.labels import check_labels
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 
 Settings = TypeVar("Settings")
-LEVELS = {*map(str, COVERAGES)}
+COVERAGE_KEYS = {str(coverage) for coverage in COVERAGES}  # of `thresholds` in JSON
 
 # Names of what prediction needs besides the network.
 SETTINGS_KEYS = tuple(field.name for field in fields(ModelSettings))
@@ -107,18 +107,22 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
             raise ModelError(f"{name}: expected {key} to be {expected}, but got {actual}.")
 
     coordinates = chain(*settings.template)
-    has_points = len(settings.template) in (0, 5) and _within(-9, coordinates, 9)
+    has_points = len(settings.template) in (0, 5) and _all_within(coordinates, -9, 9)
     expect("template", has_points, "five points (x, y)")
 
-    expect("temperature", _within(1e-3, [settings.temperature], 1e3), "from 0.001 to 1000")
+    expect("temperature", _all_within([settings.temperature], 1e-3, 1e3), "from 0.001 to 1000")
 
-    has_levels = not settings.thresholds or settings.thresholds.keys() == LEVELS
-    for row in settings.thresholds.values():  # for all faces, then for each label
+    # A row has the threshold for all faces, then for each label (1 + C). Files of earlier versions
+    # have None for a label with too few calibration faces.
+    valid_rows = []
+    for row in settings.thresholds.values():
         is_complete = len(row) == 1 + classes and row[0] is not None
-        has_levels = has_levels and is_complete and _within(0, row, 1)
-    expect("thresholds", has_levels, "from 0 to 1, all and each label, by level")
+        valid_rows.append(is_complete and _all_within(row, 0, 1))
+    has_keys = not settings.thresholds or settings.thresholds.keys() == COVERAGE_KEYS
+    are_valid = has_keys and all(valid_rows)
+    expect("thresholds", are_valid, "from 0 to 1, all and each label, by level")
 
-    has_prior = len(settings.prior) in (0, classes) and _within(1e-9, settings.prior, 1)
+    has_prior = len(settings.prior) in (0, classes) and _all_within(settings.prior, 1e-9, 1)
     expect("prior", has_prior, "empty or one share per label")
 
     expect("evened", 0 <= settings.evened < math.inf, "at least 0")
@@ -126,10 +130,10 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
 
     for gain in settings.faithfulness.values():
-        is_gain = len(gain) in (1, 3) and _within(-9, gain, 9)
+        is_gain = len(gain) in (1, 3) and _all_within(gain, -9, 9)
         expect("faithfulness", is_gain, "one number or three for each method")
 
 
-def _within(low: float, numbers: Iterable[float | None], high: float) -> bool:
+def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:
     """Returns whether numbers lie between two bounds; None is not checked."""
     return all(low <= number <= high for number in numbers if number is not None)

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fer_vit.files import atomic_write, remove_stale
+from fer_vit.files import atomic_write, clear_remains_of
 from fer_vit.signals import handle_ending
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.log import log_once
@@ -50,7 +50,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
         data = io.BytesIO()
         torch.save(checkpoint, data)
-        remove_stale(file)
+        clear_remains_of(file)
         with atomic_write(file, advice=f"{resume} when there is room.") as scratch:
             scratch.write_bytes(data.getbuffer())
 
@@ -96,7 +96,7 @@ class LastCheckpoint(ModelCheckpoint):
             if not isinstance(callback, ModelCheckpoint) or not state:
                 continue
             if trainer.is_global_zero:
-                remove_stale(source / f"{callback.filename or 'best'}.ckpt")
+                clear_remains_of(source / f"{callback.filename or 'best'}.ckpt")
             if callback.monitor and callback.save_top_k == 1:
                 state.update(_resumed_state(state, callback, source, trainer.is_global_zero))
             elif callback is not self:

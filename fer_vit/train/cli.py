@@ -16,7 +16,7 @@ import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.files import json_text, remove_stale_below
+from fer_vit.files import clear_remains_in, json_text
 from fer_vit.processes import dead_worker_error
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
@@ -24,7 +24,7 @@ from fer_vit.store.folder import classifier_command
 from fer_vit.train.custom import import_task
 from fer_vit.train.log import hide_noise, log_once
 from fer_vit.train.module import RegionViTModule, class_name
-from fer_vit.train.options import TASKS, Task, TrainCLI, checkpoint_settings, task_of
+from fer_vit.train.options import TASKS, TaskName, TrainCLI, checkpoint_settings, task_of
 from fer_vit.train.run import run_trainer
 from fer_vit.train.task import FERTask
 
@@ -127,7 +127,7 @@ class RunWords(NamedTuple):
     configs: list[str]  # paths
     checkpoint: Path | None
     model: str | None  # the class of a user's task
-    task: Task | None
+    task: TaskName | None
 
 
 def read_words(words: list[str]) -> RunWords:
@@ -207,12 +207,12 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     other_class = False
     if given.checkpoint:
         checkpoint = load_checkpoint(given.checkpoint)
-        kind = check_task(checkpoint, given, kind)
+        kind = class_to_continue(checkpoint, given, kind)
         other_class = checkpoint.get("task_class", "") != class_name(kind)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
         if verb == "fit":
             # of the run that is resumed in a new folder
-            remove_stale_below(given.checkpoint.parent)
+            clear_remains_in(given.checkpoint.parent)
         options.append("--model.network.pretrained=false")
         if task_of(kind) == "classification":
             options.append("--model.init=null")
@@ -233,24 +233,24 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     return cli
 
 
-def check_task(
+def class_to_continue(
     checkpoint: dict[str, Any], given: RunWords, kind: type[RegionViTModule]
 ) -> type[RegionViTModule]:
-    """Returns the class that continues a checkpoint: `kind` if the user has named it or its task.
+    """Returns the class that continues a checkpoint.
+
+    This is `kind` if the user has named a class, else FERTask or MaskedPretraining, as the
+    checkpoint requires.
 
     Raises:
         FerVitError: The checkpoint is of another task, or a class of the user has trained it.
     """
     pretraining = is_pretraining(checkpoint["hyper_parameters"])
-    task: Task = "pretraining" if pretraining else "classification"
-    wanted = given.task if given.model is None else task_of(kind)
-    if wanted not in (None, task):
-        raise FerVitError(
-            f"Expected a checkpoint of {wanted}, but {given.checkpoint} is of {task}. "
-            "A classifier starts from any model by `--model.init`."
-        )
+    task: TaskName = "pretraining" if pretraining else "classification"
     if given.model is not None:
+        check_task(task, task_of(kind), given.checkpoint)
         return kind
+    if given.task is not None:
+        check_task(task, given.task, given.checkpoint)
     trained_by = checkpoint.get("task_class")
     if trained_by:
         raise FerVitError(
@@ -258,3 +258,12 @@ def check_task(
             f"`--model {short(trained_by)}`; `--model fer_vit.FERTask` continues without it."
         )
     return TASKS[task]
+
+
+def check_task(task: TaskName, wanted: TaskName, checkpoint: Path | None) -> None:
+    """Raises FerVitError when the task of a checkpoint is not the wanted one."""
+    if task != wanted:
+        raise FerVitError(
+            f"Expected a checkpoint of {wanted}, but {checkpoint} is of {task}. "
+            "A classifier starts from any model by `--model.init`."
+        )

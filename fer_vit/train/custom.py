@@ -5,6 +5,8 @@ A checkpoint never names what is imported: the class is named again to load it.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
-# Weights (2 GB) of the largest network that is built for a file which contains fewer.
+# A file may describe a larger network than it contains, but only up to this many weights (2 GB).
 MAX_WEIGHTS = 500_000_000
 
 
@@ -79,30 +81,38 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     if not model.settings.labels:
         raise no_expressions(path)
     check_network_size(model)
-    try:
+    with errors_of_class(name, path):
         task = task_class(**init_arguments(content["hyper_parameters"]))
-        if isinstance(task.net, RegionViT):
-            task.load_state_dict(content["state_dict"])
+        net = task.net
+    if not isinstance(net, RegionViT):
+        kind = type(net).__name__
+        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {kind}.")
+    with errors_of_class(name, path):
+        task.load_state_dict(content["state_dict"])
+    check_finite(net.state_dict(), path)
+    return net.eval()
+
+
+@contextmanager
+def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
+    """Raises FerVitError when a class of a user fails to load a checkpoint within the block."""
+    try:
+        yield
     except Exception as error:  # the class is the user's, and may raise anything
         reason = short(" ".join(str(error).split()))
         raise ModelError(
-            f"{name} cannot load {path} ({type(error).__name__}: {reason}). "
+            f"{name} cannot load {checkpoint} ({type(error).__name__}: {reason}). "
             "Name the class that trained it in `--model`."
         ) from error
-    if not isinstance(task.net, RegionViT):
-        kind = type(task.net).__name__
-        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {kind}.")
-    check_finite(task.net.state_dict(), path)
-    return task.net.eval()
 
 
-def init_arguments(hyper: dict[str, Any]) -> dict[str, Any]:
+def init_arguments(hyper_parameters: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a checkpoint as arguments of its task.
 
     They load no other model, and keep every head.
     """
     arguments = {}
-    for name, value in hyper.items():
+    for name, value in hyper_parameters.items():
         if not name.startswith("_"):  # Lightning's notes about the class
             arguments[name] = value
     for name in ("init", "teachers", "head_weights"):

@@ -26,8 +26,8 @@ from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.starting import find_crop
 from fer_vit.train.task import FERTask
 
-Task = Literal["classification", "pretraining"]
-TASKS: dict[str, type[RegionViTModule]] = {
+TaskName = Literal["classification", "pretraining"]
+TASKS: dict[str, type[RegionViTModule]] = {  # by `TaskName`
     "classification": FERTask,
     "pretraining": MaskedPretraining,
 }
@@ -36,8 +36,8 @@ TASKS: dict[str, type[RegionViTModule]] = {
 WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
 
 
-def task_of(kind: type[RegionViTModule]) -> Task:
-    """Returns what a class trains."""
+def task_of(kind: type[RegionViTModule]) -> TaskName:
+    """Returns the name of the task that a class trains."""
     return "pretraining" if issubclass(kind, MaskedPretraining) else "classification"
 
 
@@ -113,7 +113,7 @@ class TrainCLI(LightningCLI):
         parser.set_defaults({f"checkpoint.{name}": value for name, value in checkpoint.items()})
         parser.add_argument(
             "--task",
-            type=Task,
+            type=TaskName,
             default=self.task,
             help="What is trained: a classifier, or by masked pretraining an encoder from which a "
             "classifier starts.",
@@ -159,10 +159,10 @@ class TrainCLI(LightningCLI):
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
         init = self.config.model.get("init")
         if init:
-            source = read_model(init, pretraining=True)
-            crop = find_crop(source)
+            start = read_model(init, pretraining=True)
+            crop = find_crop(start)
             settings = {"align": crop.align, "template": crop.template}
-            self.config = parser.parse_args(args, as_options(settings, source.config))
+            self.config = parser.parse_args(args, as_options(settings, start.config))
         if self.verb != "fit" and not self.config.ckpt_path:
             raise FerVitError(
                 f"Expected `--ckpt_path FILE`, because `{self.verb}` evaluates a checkpoint."
@@ -263,13 +263,13 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
     model = unpack_checkpoint(checkpoint, path)
     if not custom:
         build_network(model)
-    hyper = {}
+    settings = {}
     for name, value in checkpoint["hyper_parameters"].items():
         if name not in ("labels", "init", "outputs") and not name.startswith("_"):
-            hyper[name] = value
+            settings[name] = value
     if model.settings.labels:
-        hyper["heads"] = model.settings.outputs  # of the data, there may be others
-    return as_options(hyper, model.config)
+        settings["heads"] = model.settings.outputs  # the data may have targets of others
+    return as_options(settings, model.config)
 
 
 def as_options(settings: dict[str, Any], network: RegionViTConfig) -> Namespace:
@@ -288,6 +288,6 @@ def crop_spec(
     return crop_for(size, regions, align, template)
 
 
-def needs_no_labels(task: Task) -> bool:
+def needs_no_labels(task: TaskName) -> bool:
     """Whether faces without a label can be learned from; `--help` shows this name."""
     return task == "pretraining"

@@ -54,23 +54,23 @@ class HeadPlan(NamedTuple):
     """The further heads of a model, and which of their outputs are trained."""
 
     outputs: dict[str, list[str]]  # of the model by head
-    shared: dict[str, SharedOutputs]  # the ones that the data has, too
+    shared_outputs: dict[str, SharedOutputs]  # the ones that the data has, too
     weights: dict[str, float]  # of the loss of each head that is trained
 
 
 def plan_heads(
     outputs: Mapping[str, Sequence[str]] | None,
     data: Mapping[str, Sequence[str]],
-    former: Mapping[str, Sequence[str]],
+    start: Mapping[str, Sequence[str]],
     weights: Mapping[str, float],
 ) -> HeadPlan:
     """Returns the heads of a model in training.
 
     Args:
-        outputs: The model's outputs by head. None: the ones of `former`, and of the heads that are
+        outputs: The model's outputs by head. None: the ones of `start`, and of the heads that are
             trained.
         data: The outputs by head whose targets the data has.
-        former: The outputs by head of the model that the training starts from.
+        start: The outputs by head of the model that the training starts from.
         weights: The weight of the loss of heads; by default as in `HEADS`, 0 leaves a head out.
 
     Raises:
@@ -78,10 +78,10 @@ def plan_heads(
     """
     trained = choose_heads(data, weights)
     if outputs is None:
-        outputs = merge_outputs(former, {head: data[head] for head in trained})
+        outputs = merge_outputs(start, {head: data[head] for head in trained})
     shared = share_outputs(outputs, data)
     return HeadPlan(
         outputs={head: list(names) for head, names in outputs.items()},
-        shared=shared,
+        shared_outputs=shared,
         weights={head: weight for head, weight in trained.items() if head in shared},
     )

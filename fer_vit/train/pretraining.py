@@ -134,13 +134,13 @@ def hide(
     inside = slice(before, before + size)
     pixels = pixels[..., inside, inside]  # (B, 1, S, S)
 
-    # what counts of each token. A pixel of a region is a mean over several of the image; it counts
-    # if all of them are hidden.
+    # the pixels of each token that are predicted. A pixel of a region is a mean over several pixels
+    # of the image: all of these must be hidden.
     shares = cut_tokens(net, pixels.float(), boxes)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
-    counts = (shares > 0.999) & present[..., None]  # (B, M, P^2)
-    weights = counts.float().repeat(1, 1, net.config.in_chans)
+    is_target = (shares > 0.999) & present[..., None]  # (B, M, P^2)
+    weights = is_target.float().repeat(1, 1, net.config.in_chans)
 
     # the normalised content of each token
     content = image if net.config.in_chans == 3 else to_grey(image)

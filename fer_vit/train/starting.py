@@ -42,7 +42,7 @@ def find_crop(model: StoredModel) -> CropSpec:
 
 
 @torch.no_grad()
-def take_weights(net: RegionViT, source: StoredModel) -> str:
+def take_weights(net: RegionViT, start: StoredModel) -> str:
     """Copies the tensors of another network that fit, and the head's rows for labels of both.
 
     Learned positions and patch kernels are resampled for another image or patch size. Computed
@@ -50,7 +50,7 @@ def take_weights(net: RegionViT, source: StoredModel) -> str:
 
     Args:
         net: The network to change.
-        source: The other network, which without labels has no head.
+        start: The other network, which without labels has no head.
 
     Returns:
         A line for the user: copied, resampled and other tensors, different settings.
@@ -58,31 +58,31 @@ def take_weights(net: RegionViT, source: StoredModel) -> str:
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
     """
-    state, resampled = fit_sizes(net, source.config, source.state)
-    match = _compare_encoders(net, source.config, state)
+    state, resampled = fit_sizes(net, start.config, start.state)
+    match = _compare_encoders(net, start.config, state)
     if len(match.fitting) < 0.9 * match.total:
         raise FerVitError(
-            f"Expected nine tenths of the encoder to fit {source.name}, but only "
+            f"Expected nine tenths of the encoder to fit {start.name}, but only "
             f"{len(match.fitting)} of {match.total} tensors do{match.differences}. "
             "Leave out the options of the network, or choose another model."
         )
 
-    rows = _common_rows(net, source)
+    rows = _common_rows(net, start)
     copied = list(match.fitting)
     if rows:
         copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
-    _check_finite(copied, state, source.name)
+    _check_copied(copied, state, start.name)
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
-        known = source.settings.outputs.get(head, [])
+        known = start.settings.outputs.get(head, [])
         _copy_outputs(net.heads[head], head, outputs, known, state)
 
     classes = _describe_classes(net.settings.labels, rows)
     kept = f"; {classes}" if classes else ""
     encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
     sizes = f"; resampled: {', '.join(resampled)}" if resampled else ""
-    return f"Started from {source.name}: {encoder}{kept}{sizes}{match.differences}."
+    return f"Started from {start.name}: {encoder}{kept}{sizes}{match.differences}."
 
 
 def fit_sizes(
@@ -121,16 +121,16 @@ def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor)
     None: the networks have other widths or prefix tokens, or one of them has no patches.
     """
     with torch.device("meta"):  # uses no memory
-        former = build_model(config, [], initialize=False).layout
+        start_layout = build_model(config, [], initialize=False).layout
     wanted = net.vit.pos_embed
-    prefix = before.shape[1] - former.num_patches
+    prefix = before.shape[1] - start_layout.num_patches
     same_prefix = prefix == wanted.shape[1] - net.layout.num_patches
     same_width = before.shape[-1] == wanted.shape[-1]
-    if not (same_prefix and same_width and former.num_patches and net.layout.num_patches):
+    if not (same_prefix and same_width and start_layout.num_patches and net.layout.num_patches):
         return None
     new_grid = list(net.layout.grid)
     positions: Tensor = resample_abs_pos_embed(
-        before, new_grid, list(former.grid), num_prefix_tokens=prefix
+        before, new_grid, list(start_layout.grid), num_prefix_tokens=prefix
     )
     return positions
 
@@ -153,10 +153,10 @@ def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, 
 def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]) -> Match:
     """Compares the encoders of a network and another one of `config` and `state`."""
     target = _without_computed(net, net.state_dict())
-    source = _without_computed(net, state)
+    start_state = _without_computed(net, state)
 
     misfits = {}
-    for key, expected, actual in differing(target, source):
+    for key, expected, actual in differing(target, start_state):
         if in_encoder(key):
             misfits[key] = f"{key} ({actual} there, {expected} here)"
     encoder = [key for key in target if in_encoder(key)]
@@ -170,14 +170,14 @@ def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, 
     )
 
 
-def _common_rows(net: RegionViT, source: StoredModel) -> dict[int, int]:
+def _common_rows(net: RegionViT, start: StoredModel) -> dict[int, int]:
     """Returns the rows of the head for labels of both networks: from this row to the other's.
 
     None are common if the heads are of different kinds.
     """
-    if source.config.pool != net.config.pool:
+    if start.config.pool != net.config.pool:
         return {}
-    known = source.settings.labels
+    known = start.settings.labels
     rows = {}
     for row, label in enumerate(net.settings.labels):
         if label in known:
@@ -197,7 +197,7 @@ def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
     return "; ".join(classes)
 
 
-def _check_finite(keys: Sequence[str], state: dict[str, Tensor], name: str | Path) -> None:
+def _check_copied(keys: Sequence[str], state: dict[str, Tensor], name: str | Path) -> None:
     """Raises FerVitError when a tensor of the model `name` is not finite."""
     for key in keys:
         if not state[key].isfinite().all():
@@ -209,20 +209,20 @@ def _check_finite(keys: Sequence[str], state: dict[str, Tensor], name: str | Pat
 
 def _copy_tensors(
     target: dict[str, Tensor],
-    source: dict[str, Tensor],
+    start_state: dict[str, Tensor],
     keys: Sequence[str],
     rows: dict[int, int],
     by_label: set[str],
 ) -> None:
     """Copies tensors; of those in `by_label`, which have a row for each label, only some rows.
 
-    `rows` maps these rows to the source's.
+    `rows` maps these rows to the ones in `start_state`.
     """
     for key in keys:
         if key in by_label:
-            target[key][list(rows)] = source[key][list(rows.values())].to(target[key])
+            target[key][list(rows)] = start_state[key][list(rows.values())].to(target[key])
         else:
-            target[key].copy_(source[key])
+            target[key].copy_(start_state[key])
 
 
 def _copy_outputs(
@@ -304,22 +304,22 @@ def create_model(
         labels = class_names(num_classes, EXPRESSIONS)
         return build_model(change_settings(config, settings), labels)
 
-    source = read_model(name)
-    config = change_settings(source.config, settings)
-    labels = class_names(num_classes, source.settings.labels)
-    new_settings = source.settings
-    if labels != source.settings.labels:
+    start = read_model(name)
+    config = change_settings(start.config, settings)
+    labels = class_names(num_classes, start.settings.labels)
+    new_settings = start.settings
+    if labels != start.settings.labels:
         # not the temperature, prior and thresholds, which were fitted to the former labels
         new_settings = ModelSettings(
             labels=labels,
-            align=source.settings.align,
-            template=source.settings.template,
-            outputs=source.settings.outputs,
+            align=start.settings.align,
+            template=start.settings.template,
+            outputs=start.settings.outputs,
         )
     net = build_from_parts(config, new_settings)
     if pretrained:
-        level = logging.WARNING if _new_tensors(net, source.state) else logging.INFO
-        LOGGER.log(level, take_weights(net, source))
+        level = logging.WARNING if _new_tensors(net, start.state) else logging.INFO
+        LOGGER.log(level, take_weights(net, start))
     return net
 
 

@@ -178,12 +178,19 @@ class Rule(NamedTuple):
 
 
 RULES = (  # the first rule that applies counts; `mirror_channels` mirrors all other tensors
+    # vit.blocks.0.attn.qkv.weight
     Rule(lambda name, x: ".qkv." in name, mirror_attention),
+    # vit.patch_embed.proj.weight, or the first convolution of a stem
     Rule(lambda name, x: x.ndim == 4 and x.shape[1] <= IMAGE_CHANNELS, mirror_image_kernel),
+    # a further convolution of a stem
     Rule(lambda name, x: x.ndim == 4, mirror_kernel),
+    # heads.pose.by_face
     Rule(lambda name, x: name.startswith("heads."), mirror_head),
+    # vit.pos_embed
     Rule(lambda name, x: name.endswith("pos_embed"), mirror_positions),
+    # vit.cls_token
     Rule(lambda name, x: x.ndim == 3, mirror_tokens),
+    # vit.head.weight
     Rule(lambda name, x: name.startswith("vit.head."), mirror_classifier),
 )
 

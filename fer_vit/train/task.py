@@ -41,7 +41,7 @@ from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.outputs import plan_heads
 from fer_vit.train.starting import Freeze, find_crop, is_frozen, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
-from fer_vit.train.teachers import FormerModel, Teachers, create_former_model
+from fer_vit.train.teachers import StartTeacher, Teachers, create_start_teacher
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -56,9 +56,9 @@ def log_prior(counts: Tensor) -> Tensor:
 
 
 def choose_network(
-    network: RegionViTConfig | dict[str, Any] | None, source: StoredModel | None
+    network: RegionViTConfig | dict[str, Any] | None, start: StoredModel | None
 ) -> RegionViTConfig:
-    """Returns the network of a task: as given, else as in `source`, else the default.
+    """Returns the network of a task: as given, else as in `start`, else the default.
 
     A dictionary has the settings of a checkpoint.
     """
@@ -66,8 +66,8 @@ def choose_network(
         return RegionViTConfig(**network)
     if network is not None:
         return network
-    if source is not None:
-        return source.config
+    if start is not None:
+        return start.config
     return DEFAULT_NETWORK
 
 
@@ -87,13 +87,13 @@ def choose_crop(
     network: RegionViTConfig,
     align: Align | None,
     template: tuple[tuple[float, float], ...] | None,
-    source: StoredModel | None,
+    start: StoredModel | None,
 ) -> CropSpec:
-    """Returns how faces are cropped: as given, else as for `source`, else by default."""
-    if source is not None:
-        former = find_crop(source)
-        align = align or former.align
-        template = template or former.template
+    """Returns how faces are cropped: as given, else as for `start`, else by default."""
+    if start is not None:
+        start_crop = find_crop(start)
+        align = align or start_crop.align
+        template = template or start_crop.template
     return crop_for(network.img_size, network.regions, align, template)
 
 
@@ -121,8 +121,8 @@ class FERTask(RegionViTModule):
         label_smoothing: Share of the target that is spread evenly over the classes.
         logit_adjust: This number times the logarithm of each class's share of the training faces is
             added to its logit in training, so that rare classes are predicted more often; 0 is off,
-            1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`,
-            which corrects for the same shares.
+            1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`, which corrects for
+            the same shares.
         outputs: The outputs of further heads by head whose targets the data has (the command line
             takes them from the manifest). The model learns these, and keeps the other heads and
             outputs of `init`.
@@ -143,8 +143,8 @@ class FERTask(RegionViTModule):
             "encoder".
     """
 
-    confusion: Tensor  # of the last validation or test (C, C), targets in rows
-    head_metrics: Any  # of each further head
+    # An nn.ModuleDict of `OutputMetrics` by head; torch gives its entries the type Module.
+    head_metrics: Any
 
     def __init__(
         self,
@@ -173,19 +173,20 @@ class FERTask(RegionViTModule):
             raise FerVitError("Expected the labels in order, but got none.")
 
         # the model to start from
-        source = read_model(init, pretraining=True) if init else None
+        start = read_model(init, pretraining=True) if init else None
 
         # the network, and how faces are cropped for it
-        network = add_missing_regions(choose_network(network, source))
-        crop = choose_crop(network, align, template, source)
+        network = add_missing_regions(choose_network(network, start))
+        crop = choose_crop(network, align, template, start)
 
         # the further heads, and which of their outputs are trained
-        former_outputs = source.settings.outputs if source else {}
-        plan = plan_heads(heads, outputs or {}, former_outputs, head_weights or {})
-        self.shared = plan.shared
+        start_outputs = start.settings.outputs if start else {}
+        plan = plan_heads(heads, outputs or {}, start_outputs, head_weights or {})
+        self.shared_outputs = plan.shared_outputs
         self.head_weights = plan.weights
 
-        # the settings in a checkpoint: the arguments, some replaced by what was chosen
+        # The settings in a checkpoint: the arguments, some replaced by what was chosen. It has all
+        # weights, so its task loads no `init`, and all heads are in `outputs`.
         self.save_hyperparameters()
         self.store_settings(
             network,
@@ -201,27 +202,30 @@ class FERTask(RegionViTModule):
             network, labels, align=crop.align, template=crop.template, outputs=plan.outputs
         )
         self.teachers = Teachers(teachers or [], self.net)
-        self.former: FormerModel | None = None
-        if source:
-            log_once(take_weights(self.net, source))
-            with_targets = {head: self.shared[head].outputs for head in self.head_weights}
-            self.former = create_former_model(self.net, source, with_targets)
+        self.start_teacher: StartTeacher | None = None
+        if start:
+            log_once(take_weights(self.net, start))
+            trained = {head: self.shared_outputs[head].outputs for head in self.head_weights}
+            self.start_teacher = create_start_teacher(self.net, start, trained)
         # a classifier, no pretrained encoder
-        self.starts_from = init if source and source.settings.labels else None
+        self.starts_from = init if start and start.settings.labels else None
 
-        # the frozen parts
+        # the frozen parts: they have no gradients, and `train` lets them evaluate from the start
         for name, parameter in self.net.named_parameters():
-            parameter.requires_grad &= not is_frozen(name, freeze)
+            if is_frozen(name, freeze):
+                parameter.requires_grad = False
         self.train()
 
         # the measures
         self.labels = labels
         self.metrics = expression_metrics(len(labels))
         self.mean_loss = MeanMetric()
-        self.head_metrics = output_metrics(self.shared, self.head_weights)
-        self.without_near_duplicates = MeanMetric()
+        self.head_metrics = output_metrics(self.shared_outputs, self.head_weights)
+        self.accuracy_without_near_duplicates = MeanMetric()
 
         # what a run computes
+        # (C, C) of the last validation or test, targets in rows; zeros before
+        self.confusion = torch.zeros(len(labels), len(labels))
         # (M,) images of the split with one in train; None: no image has one
         self.near_duplicate: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training
@@ -230,7 +234,8 @@ class FERTask(RegionViTModule):
         """Sets the mode, but frozen parts always evaluate: their batch norms do not change."""
         super().train(mode)
         for name, module in self.net.named_modules():
-            module.training &= not is_frozen(name, self.hparams["freeze"])
+            if is_frozen(name, self.hparams["freeze"]):
+                module.training = False
         return self
 
     def on_fit_start(self) -> None:
@@ -239,7 +244,7 @@ class FERTask(RegionViTModule):
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
             if not data.streamed:
-                trained = {head: self.shared[head] for head in self.head_weights}
+                trained = {head: self.shared_outputs[head] for head in self.head_weights}
                 check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
             callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
             monitored = {callback.monitor for callback in callbacks if callback.monitor}
@@ -268,21 +273,22 @@ class FERTask(RegionViTModule):
         outputs = self.net.outputs_by_head(tokens)
 
         logits = outputs[EXPRESSION]  # (B, C)
-        target = self.teachers.teach(batch)  # (B, C)
-        loss = self._loss_of_labelled(logits + self.adjustment, target)
+        votes = self.teachers.teach(batch)  # (B, C)
+        loss = self._loss_of_labelled(logits + self.adjustment, votes)
         for head, weight in self.head_weights.items():
-            preds, target = self.matched(head, outputs, batch)
+            preds, target = self._shared_columns(head, outputs, batch)
             loss = loss + weight * head_loss(head, preds, target)
-        if self.former:
-            for head, target in self.former.teach(batch).items():
-                loss = loss + HEADS[head].weight * head_loss(head, outputs[head], target)
+        if self.start_teacher:
+            # The data train none of these outputs, so `head_weights` is not about them.
+            for head, taught in self.start_teacher.teach(batch).items():
+                loss = loss + HEADS[head].weight * head_loss(head, outputs[head], taught)
         return self.check_and_log(loss, logits, batch.path)
 
-    def matched(
+    def _shared_columns(
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Tensor]:
         """Returns outputs and targets (B, K) of the K outputs that model and data share."""
-        shared = self.shared[head]
+        shared = self.shared_outputs[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
     def _in_photo(
@@ -291,7 +297,7 @@ class FERTask(RegionViTModule):
         """Returns values and targets (B, K) in the picture, as `predict` does, not in the crop."""
         if HEADS[head].rotate is rotate_unchanged:
             return values, target
-        names = self.shared[head].outputs
+        names = self.shared_outputs[head].outputs
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
         truth = values_in_photo(head, names, target.cpu().numpy(), degrees)
         turned = values_in_photo(head, names, values.cpu().numpy(), degrees)
@@ -330,7 +336,7 @@ class FERTask(RegionViTModule):
         """Resets the metrics and loads the near-duplicate mask of this split."""
         self.metrics.reset()
         self.mean_loss.reset()
-        self.without_near_duplicates.reset()
+        self.accuracy_without_near_duplicates.reset()
         for metrics in self.head_metrics.values():
             metrics.reset()
 
@@ -348,7 +354,7 @@ class FERTask(RegionViTModule):
         outputs = self.net(batch.image, batch.boxes, batch.valid)
         is_real = batch.row != PADDING  # (B,), False for the repeats of a rank
         for head, metrics in self.head_metrics.items():
-            preds, target = self.matched(head, outputs, batch)
+            preds, target = self._shared_columns(head, outputs, batch)
             values, truth = self._in_photo(head, decode(head, preds.float()), target, batch)
             metrics.update(values[is_real], truth[is_real])
 
@@ -362,7 +368,7 @@ class FERTask(RegionViTModule):
         if self.near_duplicate is not None:
             correct = logits.argmax(-1) == target.argmax(-1)
             is_new = ~self.near_duplicate[batch.row[labelled]]
-            self.without_near_duplicates.update(correct[is_new].float())
+            self.accuracy_without_near_duplicates.update(correct[is_new].float())
 
     def on_validation_epoch_end(self) -> None:
         """Logs the metrics; `validate` and `test` also write a table and a picture of each head."""
@@ -389,18 +395,20 @@ class FERTask(RegionViTModule):
     def _expression_results(self) -> dict[str, Tensor]:
         """Returns the metrics of `expression` over all processes; none without a label."""
         with warnings.catch_warnings():
+            # The metric warns if no face had a label, and is 0.
             warnings.filterwarnings("ignore", ".*compute.* method of metric", UserWarning)
             self.confusion = self.metrics["confusion"].compute()
         if not self.confusion.any():
             return {}
         results = self.metrics.compute()
-        del results["confusion"]
+        del results["confusion"]  # a matrix, which is not logged as a number
         loss = self.mean_loss.compute()
         check_loss(loss, self.stage)  # before a checkpoint is saved
         results["loss"] = loss
         results["uar"] = class_recall(self.confusion).nanmean()
         if self.near_duplicate is not None:
-            results["accuracy_without_near_duplicates"] = self.without_near_duplicates.compute()
+            accuracy = self.accuracy_without_near_duplicates.compute()
+            results["accuracy_without_near_duplicates"] = accuracy
         return dict(results)
 
     def _write_tables(self, folder: Path) -> None:
@@ -413,7 +421,7 @@ class FERTask(RegionViTModule):
             tables.append(write_expression(folder, self.stage, self.labels, counts, recall))
         for head, metrics in self.head_metrics.items():
             preds, target = metrics.collected()
-            names = self.shared[head].outputs
+            names = self.shared_outputs[head].outputs
             tables.append(write_outputs(folder, self.stage, head, names, preds, target))
         log_once("\n\n".join(tables))
         log_once(f"Tables and pictures: {folder}")

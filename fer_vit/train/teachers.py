@@ -49,7 +49,7 @@ class Teachers:
         return torch.where(known, mean, preds)
 
 
-class FormerModel:
+class StartTeacher:
     """The model that a training starts from.
 
     It teaches the outputs of heads for which the data have no targets.
@@ -64,14 +64,15 @@ class FormerModel:
     ) -> None:
         """Learns which outputs to teach: all that both models have, but not `trained` by head."""
         self.network = network
-        self.sources: dict[str, list[int]] = {}  # the former output of each output; -1: none
+        # by head, the index of each output among the outputs of the start; -1: it is not taught
+        self.sources: dict[str, list[int]] = {}
         self.difference = find_difference(network, student)
         if self.difference:
             return
         for head, names in student.settings.outputs.items():
-            former = network.settings.outputs.get(head, [])
-            taught = [name for name in former if name not in trained.get(head, ())]
-            sources = [former.index(name) if name in taught else -1 for name in names]
+            start_outputs = network.settings.outputs.get(head, [])
+            taught = [name for name in start_outputs if name not in trained.get(head, ())]
+            sources = [start_outputs.index(name) if name in taught else -1 for name in names]
             if taught:
                 self.sources[head] = sources
 
@@ -163,25 +164,25 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return image, batch.boxes * (size / given), batch.valid
 
 
-def create_former_model(
-    net: RegionViT, source: StoredModel, trained: Mapping[str, Sequence[str]]
-) -> FormerModel | None:
+def create_start_teacher(
+    net: RegionViT, start: StoredModel, trained: Mapping[str, Sequence[str]]
+) -> StartTeacher | None:
     """Returns the model that a training starts from, if it teaches outputs of further heads.
 
     Args:
         net: The network that is trained.
-        source: The former model.
+        start: The model that the training starts from.
         trained: The outputs by head that the data train.
     """
-    if not source.settings.outputs:
+    if not start.settings.outputs:
         return None
-    former = FormerModel(build_network(source), net, trained)
-    if former.sources:
-        log_once(f"{source.name} teaches the heads without targets: {', '.join(former.sources)}.")
-        return former
-    if former.difference and set(net.settings.outputs) - set(trained):
+    teacher = StartTeacher(build_network(start), net, trained)
+    if teacher.sources:
+        log_once(f"{start.name} teaches the heads without targets: {', '.join(teacher.sources)}.")
+        return teacher
+    if teacher.difference and set(net.settings.outputs) - set(trained):
         log_once(
-            f"{source.name} does not teach the heads without targets: its "
-            f"{former.difference.name} is another. Their values drift."
+            f"{start.name} does not teach the heads without targets: its "
+            f"{teacher.difference.name} is another. Their values drift."
         )
     return None

@@ -636,7 +636,7 @@ MUTATIONS = [
     Mutation(
         "a command that fails leaves no empty folder",
         "fer_vit/files.py",
-        "        after.callback(_remove_empty, _missing_parents(path))\n",
+        "        after.callback(_remove_empty_folders, _missing_parents(path))\n",
         "",
         "tests/test_crashes.py::test_folders_that_were_made_for_a_failed_output_are_removed",
     ),
@@ -693,7 +693,7 @@ MUTATIONS = [
         "remains in the folder of tables are removed",
         "fer_vit/files.py",
         '            if handle is not None and "old" not in os.listdir(handle):\n'
-        "                _remove_stale(scratch, handle)\n",
+        "                _remove_open_scratch(scratch, handle)\n",
         "            pass\n",
         "tests/test_crashes.py::test_remains_of_any_target_are_removed_from_a_folder",
     ),
@@ -707,14 +707,14 @@ MUTATIONS = [
     Mutation(
         "predict removes the remains in the folder of its tables",
         "fer_vit/predict/tables.py",
-        "    remove_stale_below(outputs.table)  # of finished tables, too\n",
+        "    clear_remains_in(outputs.table)  # of finished tables, too\n",
         "",
         "tests/predict/test_tables.py::test_each_rank_predicts_its_own_tables",
     ),
     Mutation(
         "fit removes the remains beside the checkpoint that it resumes",
         "fer_vit/train/checkpoints.py",
-        """                remove_stale(source / f"{callback.filename or 'best'}.ckpt")\n""",
+        """                clear_remains_of(source / f"{callback.filename or 'best'}.ckpt")\n""",
         "                pass\n",
         "tests/train/test_resume.py::test_what_a_killed_run_left_beside_a_checkpoint_is_removed",
     ),
@@ -806,7 +806,7 @@ MUTATIONS = [
     Mutation(
         "results are removed when the server ends",
         "fer_vit/files.py",
-        "                after.callback(_remove, scratch)\n",
+        "                after.callback(_remove_scratch, scratch)\n",
         "",
         "-m slow tests/attacks/test_app.py::test_a_signal_during_a_job_leaves_no_file",
     ),
@@ -827,7 +827,7 @@ MUTATIONS = [
     Mutation(
         "what SIGKILL leaves is removed at the next start",
         "fer_vit/commands/app.py",
-        "    remove_stale(private)  # of servers that were killed\n",
+        "    clear_remains_of(private)  # of servers that were killed\n",
         "",
         "-m slow tests/commands/test_app.py::test_what_a_killed_server_leaves_is_removed_at_the_next_start",
     ),

@@ -129,7 +129,7 @@ def test_another_spelling_of_a_former_output_is_an_error_at_the_start(
 
 
 @pytest.mark.parametrize("taught", [True, False])
-def test_the_former_model_teaches_the_heads_without_targets(
+def test_the_start_teacher_teaches_the_heads_without_targets(
     taught: bool,
     trained: Path,
     folder: Path,
@@ -142,22 +142,22 @@ def test_the_former_model_teaches_the_heads_without_targets(
 
     def note(task: FERTask, batch: Batch, index: int) -> torch.Tensor:
         loss = step(task, batch, index)
-        former = task.former
-        task.former = None
-        steps.append((loss.item(), step(task, batch, index).item(), former))
+        teacher = task.start_teacher
+        task.start_teacher = None
+        steps.append((loss.item(), step(task, batch, index).item(), teacher))
         return loss
 
     monkeypatch.setattr(FERTask, "training_step", note)
     heads = ["affect"] if taught else [*movements.DRAWN_OUTPUTS]
     manifest = write(folder, reading, heads)
     fit(manifest, tmp_path, *TINY, f"--model.init={trained}")
-    with_former, without, former = steps[0]
+    with_teacher, without, teacher = steps[0]
     if taught:
-        assert former is not None
-        assert [*former.sources] == ["movements", "pose"]
-        assert with_former > without
+        assert teacher is not None
+        assert [*teacher.sources] == ["movements", "pose"]
+        assert with_teacher > without
     else:
-        assert former is None
+        assert teacher is None
 
 
 @pytest.mark.parametrize("heads", [[], ["pose"]])

@@ -42,7 +42,7 @@ from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.metrics import class_recall, expression_metrics
 from fer_vit.train.task import DEFAULT_NETWORK as USUAL, FERTask, expression_loss
-from fer_vit.train.teachers import FormerModel, Teachers
+from fer_vit.train.teachers import StartTeacher, Teachers
 from tests.helpers.commands import TINY, fit
 
 NETWORK = RegionViTConfig(
@@ -615,22 +615,22 @@ def test_a_small_teacher_sees_means_of_pixels() -> None:
     np.testing.assert_allclose(image[0, 0, 0], expected, atol=1e-6)
 
 
-def test_a_former_model_teaches_the_outputs_that_are_not_trained() -> None:
+def test_a_start_teacher_teaches_the_outputs_that_are_not_trained() -> None:
     outputs = {"movements": ["b", "a"], "pose": ["yaw"]}
-    former = build_model(NETWORK, ["x", "y"], outputs=outputs).eval()
+    start = build_model(NETWORK, ["x", "y"], outputs=outputs).eval()
     student = build_model(NETWORK, ["a", "b", "c"], outputs={"movements": ["a", "new", "b"]})
-    teacher = FormerModel(former, student, {"movements": ["a", "new"]})
+    teacher = StartTeacher(start, student, {"movements": ["a", "new"]})
     faces = batch_with_heads()
     targets = teacher.teach(faces)
     assert [*targets] == ["movements"]
     assert targets["movements"].isfinite().all(0).tolist() == [False, False, True]
-    raw = former(faces.image, faces.boxes, faces.valid)["movements"]
+    raw = start(faces.image, faces.boxes, faces.valid)["movements"]
     torch.testing.assert_close(targets["movements"][:, 2], raw[:, 0].sigmoid())
     assert not targets["movements"].requires_grad
 
     other_regions = replace(NETWORK, regions=NETWORK.regions[::-1])
     student = build_model(other_regions, ["a", "b", "c"], outputs=outputs)
-    teacher = FormerModel(former, student, {})
+    teacher = StartTeacher(start, student, {})
     assert teacher.teach(faces) == {}
     assert teacher.difference is not None
     assert teacher.difference.name == "regions"
