@@ -74,6 +74,7 @@ def annotate_video(
         ):
             file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
+            # Marks come first: a damaged end, where reading raises an error, has none.
             marked_frames = zip(marks, chain([first], frames), strict=False)
             pictures = _encode_frames(video, marked_frames)
             sound = _copy_sound(file, container, begin, end)

@@ -18,7 +18,7 @@ GIF_TRAILER = b";"
 
 
 def missing_bytes(path: Path, format_name: str) -> int:
-    """Returns how many bytes a file lacks of the size in its header; 0 if that has none."""
+    """Returns how many bytes a file lacks of the size in its header; 0 if the header has none."""
     if format_name not in CLAIMED_SIZES:
         return 0
     with path.open("rb") as file:
@@ -29,22 +29,25 @@ def missing_bytes(path: Path, format_name: str) -> int:
 
 def _matroska_size(head: bytes) -> int:
     """Returns the size of a Matroska or WebM file by its header (RFC 9559); 0 if it is unknown."""
-    size, contents = _ebml_size(head, 4)
-    segment = contents + size
+    header_size, header_start = _ebml_size(head, 4)  # after its four bytes of identifier
+    segment = header_start + header_size
     if head[segment : segment + 4] != b"\x18\x53\x80\x67":
         return 0
-    size, contents = _ebml_size(head, segment + 4)
-    return contents + size if size else 0
+    size, start = _ebml_size(head, segment + 4)
+    return start + size if size else 0
 
 
-def _ebml_size(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the size of an element (RFC 8794), 0: unknown, and the offset of its contents."""
-    width = 9 - head[at].bit_length()
+def _ebml_size(head: bytes, offset: int) -> tuple[int, int]:
+    """Reads the size of an element at an offset (RFC 8794); its contents follow.
+
+    Returns the size in bytes, 0 if it is unknown, and the offset of the contents.
+    """
+    width = 9 - head[offset].bit_length()  # bytes of the number
     unknown_size = (1 << 7 * width) - 1  # all bits of the number
-    size = int.from_bytes(head[at : at + width], "big") & unknown_size
+    size = int.from_bytes(head[offset : offset + width], "big") & unknown_size
     if size == unknown_size:
         size = 0
-    return size, at + width
+    return size, offset + width
 
 
 def _asf_size(head: bytes) -> int:
@@ -95,7 +98,7 @@ def gif_is_complete(path: Path) -> bool:
                 if len(descriptor) < 9:
                     return False
                 file.seek(_palette_bytes(descriptor[8]), os.SEEK_CUR)
-            file.seek(1, os.SEEK_CUR)  # of an extension its kind, of an image the size of its codes
+            file.seek(1, os.SEEK_CUR)  # the kind of an extension, or the code size of an image
             while (size := file.read(1)) not in (b"", b"\0"):
                 file.seek(size[0], os.SEEK_CUR)
     return False

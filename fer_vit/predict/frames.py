@@ -38,9 +38,8 @@ except ModuleNotFoundError as missing:
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
     ) from missing
 
-# Containers that are read, with any suffix.
-#
-# Others, such as playlists, may name files and addresses to open.
+# Containers that are read, with any suffix. Others, such as playlists, may name files and addresses
+# to open.
 CONTAINERS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe,ivf"
@@ -93,8 +92,9 @@ def read_frames(
     Raises ImageError when the video cannot be read; or not to its end, after the readable frames.
     """
     begin: float | None = None  # the time of the first frame
-    first: tuple[int, float] | None = None  # index and time of the first frame after `start`
-    slot: int | None = None  # of the last frame that was yielded
+    first_index: int | None = None  # of the first frame after `start`
+    first_seconds = 0.0
+    last_slot: int | None = None  # a slot is `every` frames, or 1 / `fps` seconds, for one frame
 
     with open_video(path) as (container, stream):
         decoder = _Decoder(container, stream)
@@ -109,18 +109,19 @@ def read_frames(
             if seconds - begin < start:
                 continue
 
-            if first is None:
-                first = (index, seconds)
-            due = (index - first[0]) // every
+            if first_index is None:
+                first_index = index
+                first_seconds = seconds
+            slot = (index - first_index) // every
             if fps is not None:
-                due = math.floor((seconds - first[1]) * fps + 1e-6)
-            if due != slot and (only is None or index in only):
-                slot = due
+                slot = math.floor((seconds - first_seconds) * fps + 1e-6)
+            if slot != last_slot and (only is None or index in only):
+                last_slot = slot
                 yield Frame(converter.to_rgb(frame), index, seconds)
     decoder.damage.check()
     if begin is None:
         raise ImageError(NO_FRAME)
-    if first is None:
+    if first_index is None:
         raise ImageError(NO_FRAME_CHOSEN)
 
 
@@ -161,7 +162,7 @@ def count_pixels(path: Path, end: float, max_pixels: int) -> int:
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
-    Live frames have the seconds since the first one arrived, because times in a stream jump or are
+    A live frame has the seconds since the first one arrived, because times in a stream jump or are
     guesses. Raises ImageError when the source cannot be read, or live frames ended.
     """
     with open_video(source) as (container, stream):
@@ -221,8 +222,8 @@ class _Decoder:
     damage: Damage = field(default_factory=Damage)
 
     def read(self) -> Iterator[av.VideoFrame]:
-        """Yields the frames in display order."""
-        end = 0.0  # seconds; of all streams
+        """Yields the frames in display order; `damage` is complete after the last one."""
+        end = 0.0  # of the packets of all streams so far, in seconds
         num_frames = 0
         for packet in self.file.demux():
             if packet.pts is not None and packet.time_base:

@@ -10,7 +10,9 @@ import numpy as np
 
 from fer_vit.geometry import Array, Float32Array, Image
 
-PQ, HLG = 16, 18  # the transfers of a frame in HDR (ITU-T H.273)
+# The transfers of a frame in HDR (ITU-T H.273).
+PQ = 16
+HLG = 18
 PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
 WHITE_NITS = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
 KNEE = 0.5  # of white: only brighter light is compressed
@@ -38,7 +40,8 @@ def to_sdr(image: Image, transfer: int) -> Image:
     converted = np.empty_like(image)
     for top in range(0, len(image), ROWS_AT_ONCE):
         block = slice(top, top + ROWS_AT_ONCE)
-        light = cv2.LUT(image[block], _light_of_codes(transfer))  # (R, W, 3) float32, linear
+        # (ROWS_AT_ONCE, W, 3) float32, linear
+        light = cv2.LUT(image[block], _light_of_codes(transfer))
         light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
         # The square root spreads dark light over 8 bits nearly as a screen's gamma does.
         roots = cv2.convertScaleAbs(cv2.sqrt(light), alpha=255)

@@ -56,7 +56,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.dtype.kind == "S" and images.ndim == 1:
-        # bytes of a fixed length are encoded paths
+        # numpy stores paths as bytes of a fixed length
         return as_sources([os.fsdecode(path) for path in images])
     if isinstance(images, np.ndarray) and images.ndim < 4 and not _are_paths(images):
         return [to_rgb(images)]
@@ -149,7 +149,7 @@ class Inputs(NamedTuple):
 
     files: list[Path]
     other_suffixes: Counter[str]  # files without a known suffix, by suffix
-    system: Counter[str]  # system entries and hidden ones, by pattern
+    system: Counter[str]  # system entries and hidden ones, by the pattern of their names
 
     @property
     def notes(self) -> list[str]:
@@ -164,11 +164,11 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
     counted; other inputs may have any suffix. Raises FerVitError when an input does not exist or
     contains no image.
     """
-    named = {str(item): expand_pattern(str(item)) for item in inputs}
-    files: dict[Path, None] = {}
+    paths_of_inputs = {str(item): expand_pattern(str(item)) for item in inputs}
+    files: dict[Path, None] = {}  # an ordered set
     other_suffixes: Counter[str] = Counter()
     system: Counter[str] = Counter()
-    for item, paths in named.items():
+    for item, paths in paths_of_inputs.items():
         has_images = False
         for path in paths:
             if not path.is_dir():
@@ -180,14 +180,13 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
             files |= dict.fromkeys(images)
             other_suffixes += listing.count_others(suffixes)
             system += listing.system
-            # `predict *` also names the report of an earlier run
-            has_images = (
-                has_images or bool(images) or any(kind in listing.system for kind in RESULTS)
-            )
+            # `predict *` also names the report of an earlier run, which is no error.
+            has_results = any(kind in listing.system for kind in RESULTS)
+            has_images = has_images or bool(images) or has_results
         if not has_images:
             raise _no_image(item, other_suffixes, system)
-    if named and not files:
-        raise _no_image(", ".join(named), other_suffixes, system)
+    if paths_of_inputs and not files:
+        raise _no_image(", ".join(paths_of_inputs), other_suffixes, system)
     return Inputs(list(files), other_suffixes, system)
 
 
@@ -231,16 +230,16 @@ def expand_pattern(item: str) -> list[Path]:
 def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
     """Returns the matches without system entries, hidden ones and results that are not named."""
     named = set(Path(pattern).parts)
-    results: dict[Path, bool] = {}  # whether a folder is one
+    is_results: dict[Path, bool] = {}  # whether a folder is one of results
     kept = []
     for match in matches:
         folders = [folder for folder in match.parents if folder.name not in {*named, ""}]
         for folder in folders:
-            if folder not in results:
-                results[folder] = result_kind(folder) is not None
-        hidden = any(map(system_entry, {*match.parts} - named))
-        is_result = any(results[folder] for folder in folders) or is_marked_copy(match)
-        if not hidden and not is_result:
+            if folder not in is_results:
+                is_results[folder] = result_kind(folder) is not None
+        is_hidden = any(map(system_entry, {*match.parts} - named))
+        is_result = any(is_results[folder] for folder in folders) or is_marked_copy(match)
+        if not is_hidden and not is_result:
             kept.append(match)
     return kept
 
@@ -256,7 +255,7 @@ def _as_pattern(item: str) -> str:
 
 
 def _match(pattern: str) -> list[Path]:
-    """Returns the paths that match a pattern, in order; of several to one place the first.
+    """Returns the paths that match a pattern, in order; of several paths to one place, the first.
 
     A loop of links, or several links to a folder, make several paths to one place. A link to a file
     is a place, too, as in `list_folder`.

@@ -71,15 +71,14 @@ def recognize_frames(
 ) -> Iterator[FaceResults]:
     """Yields the faces of each frame, without delay; `smoothed` averages the past."""
     options = PhotoOptions()
-    items = track_faces(
-        make_finder(model.crop_spec, options), frames, PhotoInfo(name), options.detect_every
-    )
+    finder = make_finder(model.crop_spec, options)
+    items = track_faces(finder, frames, PhotoInfo(name), options.detect_every)
     classified = model.classify(_ready(items, model), [Path(name)], options.detector)
     return smooth_faces(classified, options.smooth, LIVE)
 
 
 def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
-    """Yields the faces of each frame with their crops as a batch for the model, if it has any."""
+    """Yields the faces of each frame with a batch of their crops; without a batch for no faces."""
     for faces, crops in items:
         batches = [collate(crops).ready(model.device)] if crops else []
         yield FoundFaces(faces, batches)
@@ -102,7 +101,7 @@ def camera_frames(index: int) -> Iterator[Frame]:
 
     Raises ImageError if it is missing or fails.
     """
-    with QUIET_OPENCV:  # not while a frame is used: the generator waits there
+    with QUIET_OPENCV:  # not around `yield`, where OpenCV would stay quiet for the whole process
         camera = cv2.VideoCapture(index)
     start = time.perf_counter()
     num_frames = 0
@@ -121,10 +120,7 @@ def camera_frames(index: int) -> Iterator[Frame]:
 
 
 def read_newest(frames: Iterator[Frame]) -> Generator[ArrivedFrame, None, None]:
-    """Reads frames in a thread.
-
-    Yields the newest one with its time of arrival, each at most once.
-    """
+    """Reads frames in a thread, and yields the newest frame that has arrived, each at most once."""
     reader = _NewestFrame(frames)
     try:
         yield from reader

@@ -1,5 +1,6 @@
 """What `predict` writes, and whether it can be written."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +25,13 @@ class Outputs(NamedTuple):
 
     table: Path  # of faces, or a folder of tables
     people: Path | None = None  # a table of the people in videos
-    intervals: Path | None = None  # a table or TextGrid of their expressions
+    intervals: Path | None = None  # a table or TextGrid of the expressions of these people
     copy: MarkedCopy | None = None  # of the only video
     min_confidence: float = 0.0  # faces below it have no label and are ambiguous
-    overwrite: bool = True  # existing files
+    overwrite: bool = True  # whether existing files may be replaced
     features: bool = False  # columns with the network's features
-    heads: tuple[str, ...] = ()  # whose columns are written; empty: all
-    threshold: float | None = None  # above it, a movement has an interval; None: it has none
+    heads: tuple[str, ...] = ()  # whose columns are written; empty: all heads
+    threshold: float | None = None  # above it, a movement has an interval; None: none has
 
     @property
     def in_folder(self) -> bool:
@@ -146,23 +147,24 @@ def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
             )
         check_output(path, outputs.overwrite)
 
-    distinct = {path.resolve() for path in tables}
-    if len(distinct) < len(tables):
-        raise FerVitError(
-            "`--output`, `--summary` and `--intervals` are separate tables, "
-            f"but two are {tables[-1]}."
-        )
+    counts = Counter(path.resolve() for path in tables)
+    for path in tables:
+        if counts[path.resolve()] > 1:
+            raise FerVitError(
+                "`--output`, `--summary` and `--intervals` are separate tables, but two are "
+                f"{path}."
+            )
 
 
 def _check_people(outputs: Outputs, sources: Sequence[Path]) -> None:
     """Raises FerVitError when a table of the people in videos needs other videos."""
-    wanted = [path for path in (outputs.intervals, outputs.people) if path]
-    if not wanted:
+    tables = [path for path in (outputs.intervals, outputs.people) if path]
+    if not tables:
         return
     videos = list(filter(is_video, sources))
     if not videos:
         raise FerVitError(
-            f"{wanted[0]} is a table of the people in videos, but there is no video. Leave it out."
+            f"{tables[0]} is a table of the people in videos, but there is no video. Leave it out."
         )
     if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
         raise FerVitError(

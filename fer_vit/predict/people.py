@@ -23,14 +23,14 @@ MIN_DIRECTION = 1e-9
 
 @dataclass
 class Episode:
-    """An uninterrupted expression of one person."""
+    """An uninterrupted expression, or movement, of one person."""
 
     path: str
     track: int
     start: float  # seconds
     end: float
-    label: str
-    confidence: float = 0.0  # mean over its frames
+    label: str  # the expression, or the column of the movement
+    confidence: float = 0.0  # mean over its frames; of a movement, the mean intensity
     frames: int = 0
 
     def add(self, confidence: float, seconds: float, step: float) -> None:
@@ -66,7 +66,7 @@ class AngleMean:
     and their number none on memory.
     """
 
-    period: float
+    period: float  # in the unit of the angles
     sine: float = 0.0  # its integral over time
     cosine: float = 0.0
     duration: float = 0.0  # seconds
@@ -121,9 +121,15 @@ class Person:
         step: float,
         period: float | None,
     ) -> None:
-        """Adds an output in a frame of `step` seconds.
+        """Adds an output in a frame.
 
-        `above`: it is a movement above the threshold. `period`: of its values.
+        Args:
+            column: The column of the output.
+            value: The value of the output.
+            above: Whether the output is a movement above the threshold.
+            seconds: When the frame begins.
+            step: How many seconds it lasts.
+            period: The period of the values, if they are angles.
         """
         if column not in self.means:
             self.means[column] = TimeMean() if period is None else AngleMean(period)
@@ -157,8 +163,8 @@ class CountedFrame(NamedTuple):
     seconds: float
     tracks: Sequence[int]  # (F,)
     labels: Sequence[str | None]  # smoothed (F,); None: unknown, or below the least confidence
-    confidences: Sequence[float]  # smoothed probabilities (F,); of use where there is a label
-    outputs: Sequence[Mapping[str, float]]  # smoothed, by column (F,); unknown ones are absent
+    confidences: Sequence[float]  # smoothed probabilities (F,); ignored where there is no label
+    outputs: Sequence[Mapping[str, float]]  # (F,), smoothed, by column; unknown ones are absent
 
 
 def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
@@ -232,13 +238,13 @@ class People:
         self._outputs = list(outputs)
         self._periods = column_periods(self._outputs)
         self._threshold = threshold
+        # Start and end in seconds of the frames of each video, with and without faces.
         self.spans: dict[str, tuple[float, float]] = {}
-        """Start and end in seconds of the frames of each video, with and without faces."""
         self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
         self._frame: CountedFrame | None = None  # its duration ends with the next frame
         self._tracks_before: set[int] = set()  # in the frame that was counted last
-        self._step = 0.0
+        self._step = 0.0  # seconds between the last two frames
 
     def add(self, faces: Faces) -> None:
         """Adds the smoothed faces of a frame.
@@ -315,7 +321,7 @@ class People:
     ) -> None:
         """Writes a table with a row for each person.
 
-        It has the columns of the chosen `heads`; empty: of all.
+        The table has the columns of the chosen `heads`; without any, of all heads.
         """
         self.end()
         fields = choose_fields(people_fields(labels, self._outputs), heads)
@@ -343,9 +349,9 @@ class People:
                 table.write([row])
 
     def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:
-        """Returns the episodes of the chosen `heads`, person by person; empty: of all.
+        """Returns the episodes of the chosen `heads`, person by person; without any, of all heads.
 
-        Expressions come first, then movements.
+        Of each person, expressions come first, then movements.
         """
         self.end()
         episodes: list[Episode] = []
@@ -377,7 +383,7 @@ def write_intervals(
     """Writes the episodes of people as a table or, by its suffix, as a TextGrid of one video.
 
     Times count from the start of each file, as other programs play it; `starts` has the first time
-    in it, in seconds. They are of the chosen `heads`; empty: of all.
+    in each file, in seconds. The episodes are of the chosen `heads`; without any, of all heads.
     """
     episodes = []
     for episode in people.episodes(heads):

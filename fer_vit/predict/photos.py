@@ -114,7 +114,7 @@ class PhotoOptions:
             )
 
     def unused(self, sources: Sequence[Source]) -> list[str]:
-        """Returns a line about options of videos, if they were changed and there is no video."""
+        """Returns a line about changed options of videos, if there is no video; else no line."""
         if any(map(is_video, sources)):
             return []
         names = [f"`--{name}`" for name in self.changed() if name in VIDEO_OPTIONS]
@@ -138,14 +138,14 @@ class PhotoOptions:
 
 
 class Item(NamedTuple):
-    """A photo or frame."""
+    """A photo or frame, whose faces are found and cut out."""
 
     faces: Faces
     crops: list[Sample]  # of the faces, in their order
 
 
 class PhotoBatch(NamedTuple):
-    """Photos or frames."""
+    """Several photos or frames, whose faces are found and cut out."""
 
     faces: Faces
     crops: Batch | None  # of the faces, in their order; None: there is no face
@@ -211,7 +211,7 @@ def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
 
 
 def crop_again(faces: Faces, image: Image) -> list[Sample]:
-    """Returns classified faces of a photo, cut out of its image (H, W, 3) again."""
+    """Returns classified faces of one photo, cut out again of the photo's image (H, W, 3)."""
     (info,) = faces.infos
     crops = []
     for row, to_crop in enumerate(faces.to_crop):

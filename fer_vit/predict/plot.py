@@ -15,7 +15,7 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.report.draw import Attention, FaceView, draw_faces, mark
 
-PLOTS = (".svg", ".pdf", ".png")  # endings of saved figures
+PLOT_SUFFIXES = (".svg", ".pdf", ".png")  # of saved figures
 
 
 def read_photo(face: Face) -> Image:
@@ -28,11 +28,12 @@ def read_photo(face: Face) -> Image:
     except ImageError as error:
         raise ImageError(f"{face.path}: {error}.") from error
     height, width = photo.shape[:2]
-    before = face.info.size
-    if before is not None and before != (width, height):
+    predicted_size = face.info.size
+    if predicted_size is not None and predicted_size != (width, height):
+        expected = f"{predicted_size[0]} x {predicted_size[1]}"
         raise ImageError(
-            f"{face.path}: Expected {before[0]} x {before[1]} pixels, as when it was predicted, "
-            f"but got {width} x {height}. Predict it again."
+            f"{face.path}: Expected {expected} pixels, as when it was predicted, but got "
+            f"{width} x {height}. Predict it again."
         )
     return photo
 
@@ -85,8 +86,8 @@ def plot_attention(
 
     Args:
         face: The face.
-        attention: On the face.
-        regions: The names of its rows.
+        attention: The attention on the face.
+        regions: The names of the R regions in its order.
         file: Where to save the picture (.svg, .pdf or .png).
     """
     from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
@@ -101,8 +102,9 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
 
     if file is not None:
         suffix = Path(file).suffix
-        if suffix not in PLOTS:
-            raise FerVitError(f"Expected a file that ends in {', '.join(PLOTS)}, but got {file}.")
+        if suffix not in PLOT_SUFFIXES:
+            suffixes = ", ".join(PLOT_SUFFIXES)
+            raise FerVitError(f"Expected a file that ends in {suffixes}, but got {file}.")
         with atomic_write(Path(file)) as new:
             rendering.save_figure(figure, new, suffix)
     return Pil.fromarray(rendering.rasterize(figure))

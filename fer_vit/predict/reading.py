@@ -24,37 +24,40 @@ def read_sources(
     sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions
 ) -> Iterator[PhotoBatch]:
     """Yields batches of photos and frames, in order. The first worker processes start at once."""
+    # Runs of successive photos, and of successive videos.
     by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
-    runs = (_read_run(sources, finder, options, video, [*run]) for video, run in by_kind)
-    first = next(runs, iter(()))
-    return chain(first, chain.from_iterable(runs))
+    runs = (
+        _read_run(sources, finder, options, videos, list(indices)) for videos, indices in by_kind
+    )
+    first_run = next(runs, iter(()))  # starts its worker processes
+    return chain(first_run, chain.from_iterable(runs))
 
 
 def _read_run(
     sources: Sequence[Source],
     finder: FaceFinder,
     options: PhotoOptions,
-    video: bool,
-    run: Sequence[int],
+    videos: bool,
+    indices: Sequence[int],
 ) -> Iterator[PhotoBatch]:
-    """Yields batches of successive photos, or of successive videos."""
-    processes = count_processes(options, len(run), video)
-    if not video:
-        photos = PhotoReader(sources, finder)
-        return read_batches(photos, run, options.batch_size, processes)
+    """Yields batches of successive photos, or, with `videos`, of successive videos."""
+    processes = count_processes(options, len(indices), videos)
+    if not videos:
+        photo_reader = PhotoReader(sources, finder)
+        return read_batches(photo_reader, indices, options.batch_size, processes)
     from fer_vit.predict.video import VideoReader  # only here: PyAV may not be installed
 
-    videos = VideoReader(sources, finder, options)
-    return read_batches(videos, run, options.batch_size, processes)
+    video_reader = VideoReader(sources, finder, options)
+    return read_batches(video_reader, indices, options.batch_size, processes)
 
 
-def count_processes(options: PhotoOptions, num_sources: int, video: bool) -> int:
+def count_processes(options: PhotoOptions, num_sources: int, videos: bool) -> int:
     """Returns how many worker processes read photos or videos; 0: the main process reads them.
 
     A file that crashes a decoder ends the process that reads it.
     """
     workers = cores() if options.workers is None else options.workers
-    if video:
+    if videos:
         return min(workers, 1)
     if options.workers is None and num_sources <= options.batch_size:
         return 0  # in Python, a few photos are read faster than workers start
@@ -88,7 +91,8 @@ def start_reading(
 ) -> Started | None:
     """Starts to read for an included model.
 
-    None for others, whose crops are known when they are loaded.
+    Returns None for other models, whose crops are known when the models are loaded, and without
+    worker processes.
     """
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:

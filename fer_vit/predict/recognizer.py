@@ -151,7 +151,7 @@ class Recognizer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        compute_in_forks()  # a copy from another process; it is not initialized
+        compute_in_forks()  # `__init__` is not called for a copy from another process
 
     def train(self, mode: bool = True) -> Self:
         """Does nothing: with dropout, as in training, predictions would be random."""
@@ -185,7 +185,8 @@ class Recognizer(nn.Module):
         """
         labels = self.net.settings.labels
         classes = [classes] if isinstance(classes, str) else classes
-        if unknown := {*classes} - {*labels}:
+        unknown = set(classes).difference(labels)
+        if unknown:
             raise FerVitError(
                 f"Expected classes among {', '.join(labels)}, but got {min(unknown)}."
             )
@@ -320,18 +321,18 @@ class Recognizer(nn.Module):
         faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
-        attributions = []
-        for chunk in self._make_batch(faces).split(FACES_EXPLAINED_AT_ONCE):
-            attribution = methods.explain(self.net, chunk.image, chunk.boxes, chunk.valid, method)
-            attributions.append(attribution)
+        chunks = []
+        for batch in self._make_batch(faces).split(FACES_EXPLAINED_AT_ONCE):
+            chunk = methods.explain(self.net, batch.image, batch.boxes, batch.valid, method)
+            chunks.append(chunk)
         return Explanations(
             faces=list(faces),
             labels=self.labels,
             regions=self.crop_spec.regions,
-            probabilities=torch.cat([batch.probabilities for batch in attributions]),
-            scores=torch.cat([batch.scores for batch in attributions]),
-            heat=torch.cat([batch.heat for batch in attributions]),
-            shares=torch.cat([batch.shares for batch in attributions]),
+            probabilities=torch.cat([chunk.probabilities for chunk in chunks]),
+            scores=torch.cat([chunk.scores for chunk in chunks]),
+            heat=torch.cat([chunk.heat for chunk in chunks]),
+            shares=torch.cat([chunk.shares for chunk in chunks]),
         )
 
     def attend(self, face: Face) -> Attention:
@@ -342,7 +343,12 @@ class Recognizer(nn.Module):
             )
         batch = self._make_batch(face.alone)
         views = attention_views(trace(self.net, batch.image, batch.boxes, batch.valid))
-        return Attention(*(values[0].double().cpu().numpy() for values in views))
+        return Attention(
+            relations=views.relations[0].double().cpu().numpy(),
+            output=views.output[0].double().cpu().numpy(),
+            patches=views.patches[0].double().cpu().numpy(),
+            distance=views.distance[0].double().cpu().numpy(),
+        )
 
     def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
         """Draws the attention between the regions of a face, and from them to the output.
@@ -355,7 +361,8 @@ class Recognizer(nn.Module):
 
     def _make_batch(self, faces: Faces) -> Batch:
         """Returns faces as the network gets them, from photos that are read again."""
-        scheme, spec = faces.scheme, self.crop_spec
+        scheme = faces.scheme
+        spec = self.crop_spec
         compared = {
             "size": (spec.size, scheme.crop_size),
             "regions": (spec.regions, scheme.regions),
@@ -433,14 +440,16 @@ class Recognizer(nn.Module):
     ) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`.
 
-        A progress bar is shown. `started` is a reading of the same sources that began before.
+        A progress bar is shown. `started` is a reading of the same sources that began earlier; one
+        with crops for another model is not used.
         """
         if started is None or started.spec != self.crop_spec:
             batches = read_sources(sources, make_finder(self.crop_spec, options), options)
         else:
             batches = started.batches
-        videos = any(map(is_video, sources))
-        with tqdm(total=None if videos else len(sources), unit=" images", disable=None) as bar:
+        # How many frames a video has is known at its end.
+        total = None if any(map(is_video, sources)) else len(sources)
+        with tqdm(total=total, unit=" images", disable=None) as bar:
             for faces, crops in batches:
                 # A photo may contain hundreds of faces, and recorded attention grows with their
                 # number.
@@ -491,11 +500,11 @@ class Recognizer(nn.Module):
         }
 
     def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
-        """Returns the values (B, K) of further heads in the photo; roll is not the crop's."""
-        degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
-        values = [np.zeros((len(degrees), 0))]
+        """Returns the values (B, K) of further heads; roll is in the photo, not in the crop."""
+        degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])  # (B,)
+        values = [np.zeros((len(degrees), 0))]  # the result for a model without further heads
         for head, names in self.net.settings.outputs.items():
-            raw = self.net.heads[head](tokens).float()
+            raw = self.net.heads[head](tokens).float()  # (B, K) of this head
             decoded = decode(head, raw).double().cpu().numpy()
             values.append(values_in_photo(head, names, decoded, degrees))
         return np.concatenate(values, axis=1)

@@ -95,9 +95,10 @@ class FaceResults(Faces):
     def _repr_html_(self) -> str:
         """Returns the first photos, at most 640 pixels wide or high, for a notebook."""
         html = f"<p>{len(self)} face{'' if len(self) == 1 else 's'}</p>"
-        for photo in plot_photos(self, MAX_SHOWN_PHOTOS):
-            photo.thumbnail((640, 640))
-            photo.save(file := BytesIO(), "jpeg")
+        for picture in plot_photos(self, MAX_SHOWN_PHOTOS):
+            picture.thumbnail((640, 640))
+            file = BytesIO()
+            picture.save(file, "jpeg")
             html += f'<img src="data:image/jpeg;base64,{b64encode(file.getvalue()).decode()}">'
         return html
 
@@ -110,22 +111,24 @@ def as_results(faces: Faces) -> FaceResults:
 def report_photos(infos: Sequence[PhotoInfo]) -> None:
     """Warns about photos that cannot be read, or were taken as one face.
 
-    Raises ImageError for the only one.
+    Raises ImageError if the only photo cannot be read.
     """
-    sources = len({info.index for info in infos})
-    wrong = [f"{info.path}: {info.status}" for info in infos if info.status not in READ_STATUSES]
-    if wrong and len(infos) == 1:
-        raise ImageError(f"{wrong[0]}.")
-    if wrong:
+    num_sources = len({info.index for info in infos})
+    unreadable = [
+        f"{info.path}: {info.status}" for info in infos if info.status not in READ_STATUSES
+    ]
+    if unreadable and len(infos) == 1:
+        raise ImageError(f"{unreadable[0]}.")
+    if unreadable:
         warnings.warn(
-            f"{len(wrong)} of {sources} images cannot be read, the first {wrong[0]}.",
+            f"{len(unreadable)} of {num_sources} images cannot be read, the first {unreadable[0]}.",
             stacklevel=3,
         )
-    whole = [info.path for info in infos if info.taken_whole]
-    if whole:
+    taken_whole = [info.path for info in infos if info.taken_whole]
+    if taken_whole:
         warnings.warn(
-            f"{len(whole)} of {sources} images are photos, but each was taken as one face, the "
-            f'first {whole[0]}. Leave out face="crop".',
+            f"{len(taken_whole)} of {num_sources} images are photos, but each was taken as one "
+            f'face, the first {taken_whole[0]}. Leave out face="crop".',
             stacklevel=3,
         )
 

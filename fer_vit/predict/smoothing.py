@@ -49,12 +49,12 @@ class Kernel(NamedTuple):
 
 
 def gaussian(ages: Array) -> Array:
-    """Weights without a shift in time; the time constant is the standard deviation."""
+    """Returns weights (W,) without a shift in time: the time constant is a standard deviation."""
     return np.asarray(np.exp(-0.5 * ages**2))
 
 
 def exponential(ages: Array) -> Array:
-    """Weights of the past; the time constant is the mean age."""
+    """Returns weights (W,) of the past: the time constant is the mean age."""
     return np.asarray(np.exp(-ages))
 
 
@@ -89,6 +89,7 @@ def smooth_faces(
 
 
 def _each_photo(batches: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
+    """Yields the faces of each photo or frame."""
     for faces in batches:
         for index in range(len(faces.infos)):
             yield faces.of_photo(index)
@@ -99,7 +100,7 @@ def _smooth_video(
 ) -> Iterator[AnyFaces]:
     """Yields each frame of a video with averages over time, and photos unchanged.
 
-    The first frames of the window were yielded, and stay for the averages of later ones.
+    The first `num_yielded` frames of the window were yielded; later averages need them.
     """
     half_width = HALF_WIDTH * constant
     window = deque[TimedFaces[AnyFaces]]()

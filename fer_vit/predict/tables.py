@@ -40,7 +40,7 @@ OTHER_FOLDER = (
 
 
 class Checked(NamedTuple):
-    """What a complete table contains."""
+    """What a complete table of a folder contains."""
 
     statuses: Counter[str]  # number of images and frames by status
     num_faces: int
@@ -121,19 +121,26 @@ def predict_folder(
     for path in list(plan)[rank.rank :: rank.world_size]:
         if path not in checked:
             assigned[path] = plan[path]
-    report = "Nothing to do: all tables of this process exist."
+    summary = "Nothing to do: all tables of this process exist."
     if assigned:
         # a table that another process wrote in the meantime is the same
         overwriting = outputs._replace(overwrite=True)
         photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
         videos = any(map(is_video, images))
-        written = _write_tables(model, photos, videos, assigned, facts, overwriting)
-        report = written.summary
+        written = _write_tables(
+            model=model,
+            photos=photos,
+            videos=videos,
+            plan=assigned,
+            facts=facts,
+            outputs=overwriting,
+        )
+        summary = written.summary
 
     missing = sum(not path.exists() for path in plan)
     if missing:
         return (
-            f"{report}\n{outputs.table}: {len(plan) - missing:,} of {len(plan):,} tables exist. "
+            f"{summary}\n{outputs.table}: {len(plan) - missing:,} of {len(plan):,} tables exist. "
             "Other processes, or the same command, write the rest."
         )
     checked |= check_written_tables(plan, facts, checked)
@@ -147,7 +154,7 @@ def predict_folder(
         statuses += table.statuses
         num_faces += table.num_faces
     return (
-        f"{report}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
+        f"{summary}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
         f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
         f"{counted(num_faces, 'face')}"
     )
@@ -217,7 +224,7 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
     """Checks that a table has the facts, and the rows of each image once and in order."""
     try:
         with pq.ParquetFile(table) as file:
-            before = read_facts(file.schema_arrow.metadata or {})
+            recorded = read_facts(file.schema_arrow.metadata or {})
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
         first_rows = [row for row in rows if not row["face"]]  # of each image or frame
@@ -230,9 +237,9 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
         ) from error
 
     changes = []
-    for name in dict.fromkeys([*before, *facts]):
-        if before.get(name) != facts.get(name):
-            changes.append(f"{name} {short(before.get(name))} (now {short(facts.get(name))})")
+    for name in dict.fromkeys([*recorded, *facts]):
+        if recorded.get(name) != facts.get(name):
+            changes.append(f"{name} {short(recorded.get(name))} (now {short(facts.get(name))})")
     if changes:
         raise FerVitError(f"{table} was written with {', '.join(changes)}. {OTHER_FOLDER}")
 
@@ -246,12 +253,13 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
 
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
+    """Reads the people of videos from finished tables; `columns` are of further heads."""
     people = People(outputs=columns, threshold=outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
             for _, frame in groupby(rows, itemgetter("path", "frame")):
-                people.add_rows([*frame])
+                people.add_rows(list(frame))
     return people
 
 
@@ -291,7 +299,7 @@ def _write_tables(
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
-    """Returns what a table's metadata records: version, model, and settings of predictions."""
+    """Returns what the metadata of a table records: version, model, and settings by name."""
     facts = {"version": __version__, "model": model.name, "face": options.face}
     facts |= model.conditions
     facts["detector"] = detector_name(options.detector)

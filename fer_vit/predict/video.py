@@ -77,7 +77,7 @@ def track_faces(
     With `fill`, frames come up to `detect_every` frames late, with the faces that were found after
     them.
     """
-    for frame, faces in _find_in_frames(finder, frames, detect_every, fill):
+    for frame, faces in _faces_of_frames(finder, frames, detect_every, fill):
         height, width = frame.image.shape[:2]
         status = OK if len(faces) else NO_FACE
         info = replace(
@@ -91,20 +91,20 @@ def track_faces(
         yield Item(replace(faces, infos=(info,)), as_samples(crops, info.path))
 
 
-def _find_in_frames(
+def _faces_of_frames(
     finder: FaceFinder, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[tuple[Frame, Faces]]:
     """Yields each frame with its faces and their tracks."""
     if not finder.searches:
         for frame in frames:
-            # all crops of a video show one person
-            yield frame, replace(finder.find(frame.image), track=as_objects([1]))  # the only person
+            # All crops of a video show one person, who has the number 1.
+            yield frame, replace(finder.find(frame.image), track=as_objects([1]))
         return
-    for frame, faces, tracks in find_in_frames(finder.detector, frames, detect_every, fill):
+    for frame, faces, tracks in follow_in_frames(finder.detector, frames, detect_every, fill):
         yield frame, to_faces(IN_MEMORY, faces, tracks)
 
 
-def find_in_frames(
+def follow_in_frames(
     detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[Tracked]:
     """Yields each frame with its faces and their tracks.
@@ -187,7 +187,7 @@ class FrameQueue:
     def _follow_back(self, face: Detection, track: int) -> None:
         """Adds a new face to the frames that wait, the newest first.
 
-        It ends where the face is lost, small, or one that was found in the frame.
+        This ends at a frame where the face is lost, small, or already found.
         """
         for frame, faces, tracks in reversed(self.waiting):
             earlier = follow_faces(self._detector, frame.image, [face])
@@ -195,7 +195,7 @@ class FrameQueue:
                 return
             (face,) = earlier
             height = face.box[3] - face.box[1]
-            was_found = any(box_iou(face, seen) > SAME_FACE_IOU for seen in faces)
+            was_found = any(box_iou(face, other_face) > SAME_FACE_IOU for other_face in faces)
             if was_found or height < MIN_FILLED_HEIGHT * frame.image.shape[0]:
                 return
             faces.append(face)
@@ -204,9 +204,8 @@ class FrameQueue:
 
 MAX_GAP = 2.0  # seconds without a face after which its track ends
 SPEED_MEMORY = 0.2  # seconds over which a track's speed is averaged
-# between expected and found landmarks
-MAX_DISTANCE = 0.6  # in widths of the face
-MAX_SPEED = 1.5  # further widths per second
+MAX_DISTANCE = 0.6  # between expected and found landmarks, in widths of the face
+MAX_SPEED = 1.5  # added to the distance for each second without a face, in widths
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
 IMPOSSIBLE_COST = 1e6  # the cost of an impossible pair
 
@@ -231,15 +230,19 @@ class Track:
 
     number: int
     face: Detection
-    seconds: float
+    seconds: float  # of the frame with the last detection
     speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
 
     def expect_face(self, seconds: float) -> Detection:
-        """Returns the face moved at its speed."""
+        """Returns the face moved at its speed, for at most a second."""
         return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
 
     def cost(self, face: Detection, seconds: float) -> float:
-        """Returns 1 - IoU, plus the landmarks' distance in widths, plus the gap in seconds."""
+        """Returns how little a face of a later frame fits the track.
+
+        It is 1 - IoU, plus the mean distance of landmarks in widths of the face, plus the gap in
+        seconds; or `IMPOSSIBLE_COST`.
+        """
         expected = self.expect_face(seconds)
         gap = abs(seconds - self.seconds)
         width = np.sqrt(np.prod(face.box[2:] - face.box[:2]))
@@ -257,8 +260,9 @@ class Track:
         """Sets the newest detection and updates the speed."""
         passed = seconds - self.seconds
         if passed > 0:
-            speed = (face.landmarks - self.face.landmarks).mean(0) / passed
-            self.speed = self.speed + (speed - self.speed) * (1 - np.exp(-passed / SPEED_MEMORY))
+            newest_speed = (face.landmarks - self.face.landmarks).mean(0) / passed
+            weight = 1 - np.exp(-passed / SPEED_MEMORY)
+            self.speed = self.speed + (newest_speed - self.speed) * weight
         self.face = face
         self.seconds = seconds
 
@@ -268,8 +272,8 @@ class Tracker:
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []
-        self._seconds = 0.0
-        self.num_tracks = 0  # of all frames so far; they are numbered from 1
+        self._seconds = 0.0  # of the last frame
+        self.num_tracks = 0  # of all frames so far; tracks are numbered from 1
 
     def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""
@@ -284,21 +288,24 @@ class Tracker:
             if track.seconds == self._seconds or abs(seconds - track.seconds) <= MAX_GAP:
                 tracks.append(track)
 
-        costs = np.empty((len(tracks), len(faces)))
+        costs = np.empty((len(tracks), len(faces)))  # a row for each track
         for row, track in enumerate(tracks):
             for column, face in enumerate(faces):
                 costs[row, column] = track.cost(face, seconds)
-        chosen = {}  # tracks by the index of the face
+        assigned = {}  # tracks by the index of the face
         for row, column in assign(costs):
             if costs[row, column] < IMPOSSIBLE_COST:
-                chosen[column] = tracks[row]
+                assigned[column] = tracks[row]
 
+        numbers = []
         for index, face in enumerate(faces):
-            if index not in chosen:
+            face_track = assigned.get(index)
+            if face_track is None:
                 self.num_tracks += 1
-                chosen[index] = Track(self.num_tracks, face, seconds)
-                tracks.append(chosen[index])
-            chosen[index].update(face, seconds)
+                face_track = Track(self.num_tracks, face, seconds)
+                tracks.append(face_track)
+            face_track.update(face, seconds)
+            numbers.append(face_track.number)
         self._tracks = tracks
         self._seconds = seconds
-        return [chosen[index].number for index in range(len(faces))]
+        return numbers

@@ -215,6 +215,13 @@ def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None
     assert is_owned("smoothed_move_jawOpen", model.labels)
 
 
+def test_check_outputs_names_the_table_that_is_requested_twice(tmp_path: Path) -> None:
+    faces = tmp_path / "faces.csv"
+    outputs = Outputs(faces, people=faces, intervals=tmp_path / "intervals.csv")
+    with pytest.raises(FerVitError, match=r"two are .*faces\.csv"):
+        check_outputs(outputs, [], [])
+
+
 @pytest.mark.parametrize("second", ["people", "intervals"])
 def test_chosen_columns_of_a_folder_exclude_the_tables_that_are_made_from_it(
     second: str, tmp_path: Path
