@@ -206,6 +206,7 @@ def describe_option(error: str) -> str:
 
     All types that the option may have are named. Other errors are returned unaltered.
     """
+    # Parser key "model.network": Unable to load config 'x.parquet'
     group = re.match(
         r"""Parser key "(?P<name>[\w.]+)":\s+Unable to load config '(?P<value>.*?)'""", error
     )
@@ -215,6 +216,7 @@ def describe_option(error: str) -> str:
             f"Expected `--{name}` to be a YAML file of settings, but got {short(group['value'])}. "
             f"`--{name}.NAME VALUE` is one setting; `--help` lists them"
         )
+    # Parser key "model.lr": Expected a <class 'float'>. Got value: half
     pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)(?:Value|value): (?P<value>.*)'
     match = re.fullmatch(pattern, error, re.DOTALL)
     if match is None:

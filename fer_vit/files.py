@@ -24,7 +24,7 @@ from fer_vit.errors import FerVitError, printable
 
 ADVICE = "Choose a folder that you may write and that has room."
 ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
-SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # names of scratch folders
+SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # .faces.csv.0123abcd.part
 
 # A file in each scratch folder: a folder that another user has renamed has none, and is not
 # removed.
@@ -155,7 +155,7 @@ def _missing_parents(path: Path) -> list[Path]:
 def _remove_empty_folders(folders: Iterable[Path]) -> None:
     """Removes folders that are empty."""
     for folder in folders:
-        with suppress(OSError):  # it has files, or was never made
+        with suppress(OSError):  # a folder has files, or was never made
             folder.rmdir()
 
 
@@ -247,7 +247,7 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _visible_names(folder: Path) -> list[str]:
-    """Returns the names in a folder, without what programs write that show it."""
+    """Returns the names in a folder, without the files of programs that show folders."""
     return [name for name in os.listdir(folder) if name.lower() not in VIEW_FILES]
 
 

@@ -52,7 +52,7 @@ RANK_VARIABLES = (
 def process_rank() -> ProcessRank:
     """Returns the rank that torchrun or srun has set, 0 without them.
 
-    Raises FerVitError if it is impossible.
+    Raises FerVitError for an impossible rank.
     """
     for names in RANK_VARIABLES:
         rank, processes, *local = (os.environ.get(name, "") for name in names)
@@ -194,7 +194,7 @@ class WorkerNotes:
     def __init__(self, workers: int) -> None:
         self._notes = multiprocessing.get_context().RawArray(c_char, workers * self.SIZE)
 
-    def start_worker(self, worker: int) -> None:
+    def start_noting_worker(self, worker: int) -> None:
         """Prepares a worker process, as a DataLoader's `worker_init_fn`."""
         start_worker()
         WorkerNotes.write_note = partial(self._write, worker)

@@ -81,19 +81,26 @@ def crossvalidate(
         )
 
     # the same faces, config, options and folds resume the same run
-    name = f"training/{recipe.key(manifest, str(folds))}"
+    logs = f"training/{recipe.key(manifest, str(folds))}"
     fold_results = []
     for fold, faces in enumerate(held_out):
         LOGGER.info(f"Fold {fold + 1} of {folds}")
         best = recipe.fit(
             output,
-            f"{name}/fold{fold}",
+            f"{logs}/fold{fold}",
             {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
             resume=not overwrite,
         )
         result = predict_manifest(recipe.load(best), train.select(faces), "train")
-        result.columns["fold"] = as_objects([str(fold)] * len(result.paths))
-        fold_results.append(replace(result, rows=np.flatnonzero(faces), picture=train.image))
+        fold_column = as_objects([str(fold)] * len(result.paths))
+        fold_results.append(
+            replace(
+                result,
+                columns=result.columns | {"fold": fold_column},
+                rows=np.flatnonzero(faces),
+                picture=train.image,
+            )
+        )
 
     all_faces = concatenate(fold_results)
     labelled = all_faces.with_label()

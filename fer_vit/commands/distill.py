@@ -142,9 +142,9 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     labelled = faces.select(np.arange(len(faces)) < len(votes))
     # which faces each teacher predicts (teachers, M)
     predicted = np.ones((len(teachers), len(faces)), bool)
-    for mask, fold in zip(predicted, folds, strict=True):
+    for index, fold in enumerate(folds):
         if fold:
-            mask[: len(votes)] = in_fold(labelled, fold)
+            predicted[index, : len(votes)] = in_fold(labelled, fold)
     missing = (~predicted.any(0)).sum()
     if missing:
         raise FerVitError(

@@ -82,7 +82,7 @@ def finetune(
     # the page is written last; other results may be from an interrupted run
     check_output(page, overwrite, EVALUATION_FILES)
     model_files = find_format(model).files
-    if overwrite:  # other files beside a model end this now, not after the training
+    if overwrite:  # other files beside a model are an error now, not after the training
         check_output(model, overwrite, model_files)
     settings = read_model(start, pretraining=True).settings  # fails before minutes of work
 

@@ -77,8 +77,8 @@ def repeat(
     for recipe in recipes:
         folder = f"{recipe.name}-{recipe.key(manifest)}"
         for seed in range(seeds):
-            scores = output / folder / f"seed{seed}" / f"{split}.json"
-            if scores.exists():
+            path = output / folder / f"seed{seed}" / f"{split}.json"
+            if path.exists():
                 continue
             LOGGER.info(f"{recipe.text}: seed {seed}, run {seed + 1} of {seeds}")
             options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
@@ -95,7 +95,7 @@ def repeat(
                 "checkpoint": best,
             }
             run |= {name: float(values[name]) for name in SCORES}
-            with atomic_write(scores) as file:
+            with atomic_write(path) as file:
                 file.write_text(json_text(run), "utf-8")
 
     runs = read_runs(output)

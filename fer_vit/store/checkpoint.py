@@ -135,7 +135,10 @@ def _outside(path: Path, name: object) -> ModelError:
 
 
 def _is_plain(name: object) -> bool:
-    """Returns whether this is a path, not a URL, and leads out of no folder that it names."""
+    """Returns whether this is a path, not a URL, and leads out of no folder that it names.
+
+    "a/../../b" leads out of "a".
+    """
     if not isinstance(name, str) or "://" in name or "::" in name:
         return False
     return os.path.normpath(name).count("..") == name.count("..")

@@ -98,9 +98,9 @@ def describe_state(config: RegionViTConfig, settings: ModelSettings) -> dict[str
 
 
 class _Uninitialized(TorchFunctionMode):
-    """Layers of torch that are built within this block draw most weights not: a file replaces them.
+    """Most weights of layers that torch builds within this block are not drawn: a file has them.
 
-    Drawing them takes most of the time in which a network is built. Functions of `torch.nn.init`
+    Drawing weights takes most of the time in which a network is built. Functions of `torch.nn.init`
     that torch does not hand over, such as `ones_`, run.
     """
 

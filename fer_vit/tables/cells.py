@@ -58,7 +58,8 @@ MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
 _MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
-# a whole number as pandas writes it beside missing values; but 1.000 may be a thousand
+# a whole number as pandas writes it beside missing values: 3.0 or 1234.000; but 1.000 may be a
+# thousand
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
 TRUTH = {  # truth values as R and spreadsheets of several languages write them, in lower case
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
@@ -273,8 +274,8 @@ def _proof(mark: str, group: str) -> str:
     group = re.escape(group)
     forms = (  # examples have the decimal mark `.`
         rf"0*{mark}\d+",  # 0.125: no thousand begins with 0
-        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: not three digits
-        rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before it
+        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: not three digits behind the mark
+        rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before the mark
         rf"\d*{mark}\d+[eE][+-]?\d+",  # 1.234e5
         rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",  # 1,234.567
         rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567

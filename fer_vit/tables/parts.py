@@ -8,7 +8,7 @@ from pathlib import Path
 from fer_vit.errors import TableError
 from fer_vit.tables.read import Table, is_table, read_table
 
-PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")
+PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")  # part-00000-of-00002.parquet
 
 
 def is_predictions(path: Path) -> bool:

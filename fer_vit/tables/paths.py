@@ -88,13 +88,13 @@ def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
     by_whole_path = by_undotted | by_path
     rows = {}
     for path in paths:
-        match = _find_row(normal_path(path), by_whole_path, by_end)
+        match = _match_path(normal_path(path), by_whole_path, by_end)
         if match is not None:
             rows[path] = match
     return rows
 
 
-def _find_row(
+def _match_path(
     path: str, by_whole_path: Mapping[str, int | None], by_end: Mapping[str, int | None]
 ) -> int | None:
     """Returns the row of a path by rows of whole paths and of ends; None: no row, or several."""

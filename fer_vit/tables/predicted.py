@@ -94,11 +94,11 @@ def _read_valid_numbers(table: Table, name: str, kind: type, mark: str) -> Array
         if kind is int:
             check_whole_cells(values)
     except BadCellError as error:
-        raise _bad_cell(table, name, error) from error
+        raise _cell_error(table, name, error) from error
     return values
 
 
-def _bad_cell(table: Table, name: str, error: BadCellError) -> TableError:
+def _cell_error(table: Table, name: str, error: BadCellError) -> TableError:
     remedy = "restore the column as `predict` wrote it"
     return table.source.bad_cell(name, error.row, error.expected, error.cell, remedy)
 
@@ -119,7 +119,7 @@ def _read_columns(
             try:
                 columns[name] = read_truth(table[name])
             except BadCellError as error:
-                raise _bad_cell(table, name, error) from error
+                raise _cell_error(table, name, error) from error
         elif name in ("label", SMOOTHED_LABEL):
             columns[name], _ = read_names(table[name], labels)
         else:

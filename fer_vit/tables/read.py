@@ -155,6 +155,7 @@ def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     texts = [column.name for column in schema if is_text(column.type)]
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         cells = file.read()
+    # pandas stores the index of its rows as a column
     indices = [name for name in cells.column_names if re.fullmatch(r"__index_level_\d+__", name)]
     return cells.drop_columns(indices), []
 

@@ -18,15 +18,15 @@ class Source:
 
     def row_name(self, row: int | np.integer[Any]) -> str:
         """Returns the file and number of a row for messages."""
-        path, number = self._find_row(int(row))
+        path, number = self._file_and_number(int(row))
         return f"{path}, row {number} (counted after the head, without blank rows)"
 
     def earlier_row_name(self, row: int) -> str:
         """Returns the number and file of a row, for messages that begin with `row_name`."""
-        path, number = self._find_row(row)
+        path, number = self._file_and_number(row)
         return f"row {number} of {path.name}"
 
-    def _find_row(self, row: int) -> tuple[Path, int]:
+    def _file_and_number(self, row: int) -> tuple[Path, int]:
         """Returns the file of a row, and its number in the file from 1."""
         number = row
         for path, rows in self.parts.items():

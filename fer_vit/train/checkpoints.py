@@ -68,7 +68,7 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest epoch or validation as last.ckpt, or the newest step when a signal ends it.
+    """Keeps the newest epoch or validation as last.ckpt, or the step at which a signal ends a run.
 
     ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves
     nothing on SIGTERM, and processes that receive it at different steps wait for each other
@@ -87,7 +87,7 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         """Copies the best checkpoint into the folder of a resumed run, to keep its score.
 
-        It is searched beside the resumed checkpoint: the path that a checkpoint names may lead
+        The best one is searched beside the resumed one: the path that a checkpoint names may lead
         anywhere.
         """
         source = Path(str(trainer.ckpt_path)).parent
@@ -133,7 +133,7 @@ class LastCheckpoint(ModelCheckpoint):
             self._stop_together(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves the epoch; stops after it if its validation followed the last step."""
+        """Saves the epoch; stops if a signal came in a validation after the epoch's last step."""
         super().on_train_epoch_end(trainer, pl_module)
         self._stop_together(trainer)
 
@@ -168,8 +168,8 @@ class LastCheckpoint(ModelCheckpoint):
         return skips or trainer.fit_loop._should_accumulate()
 
     def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
-        # Private: saves epochs without validation, too, and epochs with one after `checkpoint` has
-        # recorded its score.
+        # Private: epochs without a validation are saved, too; an epoch with one is saved after
+        # `checkpoint` has recorded the score.
         return not trainer.validating or super()._should_save_on_train_epoch_end(trainer)
 
 

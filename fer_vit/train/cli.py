@@ -142,7 +142,7 @@ def read_words(words: list[str]) -> RunWords:
     settings: dict[str, Any] = {}
     contents: dict[str, dict[str, Any]] = {}  # by config
     for config in given.config:
-        with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports them
+        with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports these
             content = yaml.safe_load(Path(config).read_text("utf-8"))
             settings |= content
             contents[config] = content

@@ -102,7 +102,7 @@ class FaceDataModule(L.LightningDataModule):
         self.worker_notes: list[WorkerNotes] = []  # of each loader
 
     def setup(self, stage: str) -> None:
-        """Takes the crop from the task; raises FerVitError if it has other crops or labels."""
+        """Takes the crop from the task; raises FerVitError for a task of other crops or labels."""
         task: Any = self.trainer.lightning_module if self.trainer else None
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
@@ -144,7 +144,7 @@ class FaceDataModule(L.LightningDataModule):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the fold, the position in the epoch and the options that determine its order.
+        """Returns the fold, the position in the epoch and the options that determine the order.
 
         Lightning counts the batches too, but requests a loader before it has restored the count.
         """
@@ -209,7 +209,7 @@ class FaceDataModule(L.LightningDataModule):
         sampler: TrainSampler
         if self.streamed:
             dataset = self._shard_dataset()
-            start = self._start(len(dataset))
+            start = self._take_position(len(dataset))
             sampler = ShardSampler(dataset, None, processes, rank, start=start)
         else:
             dataset = self.dataset("train")
@@ -219,7 +219,7 @@ class FaceDataModule(L.LightningDataModule):
                 labels = dataset.targets.argmax(1)
                 weights = 1 / np.bincount(labels)[labels]
                 weights /= weights.sum()
-            start = self._start(len(dataset))
+            start = self._take_position(len(dataset))
             sampler = TrainSampler(dataset, weights, processes, rank, start=start)
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
@@ -252,7 +252,7 @@ class FaceDataModule(L.LightningDataModule):
             )
         return dataset
 
-    def _start(self, num_rows: int) -> Position:
+    def _take_position(self, num_rows: int) -> Position:
         """Takes the stored position: a run resumes once from it."""
         position = self.position
         self.position = {}
@@ -313,7 +313,7 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
-            worker_init_fn=notes.start_worker,
+            worker_init_fn=notes.start_noting_worker,
         )
 
 

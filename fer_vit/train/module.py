@@ -142,7 +142,7 @@ class RegionViTModule(L.LightningModule):
                 check_number(f"model.{name}", self.hparams[name], low, high)
 
     def check_and_log(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step; raises FerVitError before if it is not finite."""
+        """Logs and returns the loss of a step; raises FerVitError for one that is not finite."""
         if not loss.isfinite():
             raise self._not_finite(loss, outputs, paths)
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)

@@ -1,4 +1,4 @@
-"""A run of the Trainer: what it costs, and its end after failures outside it.
+"""A run of the Trainer: the cost of a face, and the end after a signal or a lost process.
 
 Lightning's private names are used here and in `checkpoints`, each with its reason.
 """
@@ -94,7 +94,7 @@ def end_children(trainer: L.Trainer) -> None:
     # absent if torchrun or SLURM started them
     processes = getattr(trainer.strategy.launcher, "procs", [])
     while processes:
-        # removed from the list, because Lightning ends this process if one in it was killed
+        # removed from the list, because Lightning ends this process if a listed one was killed
         processes.pop().kill()
 
 

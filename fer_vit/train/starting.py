@@ -139,7 +139,7 @@ class Match(NamedTuple):
     """How a network fits another one."""
 
     target: dict[str, Tensor]  # the tensors of the network, without computed ones
-    total: int  # of the encoder's tensors among them
+    total: int  # how many of these are in the encoder
     fitting: list[str]  # the encoder's tensors that the other network has in the same shape
     differences: str  # in words, the end of a line
 
@@ -232,7 +232,7 @@ def _copy_outputs(
     known: Sequence[str],
     state: dict[str, Tensor],
 ) -> None:
-    """Copies the outputs of a head that another network has, if its regions and width are equal.
+    """Copies the outputs of a head that another network has, if regions and width are equal.
 
     `outputs` are the head's, `known` the other network's.
     """

@@ -43,7 +43,7 @@ class Symmetry(L.Callback):
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the weights symmetric; raises FerVitError if the network or run cannot be so."""
+        """Makes the weights symmetric; raises FerVitError for a network or run that cannot be."""
         net: Any = pl_module.net
         for head, names in net.settings.outputs.items():
             _check_sides(head, names)
@@ -173,7 +173,7 @@ def mirror_classifier(name: str, x: Tensor, net: RegionViT) -> Tensor:
 class Rule(NamedTuple):
     """How the tensors of one kind are mirrored."""
 
-    applies: Callable[[str, Tensor], bool]  # to a tensor with this name
+    applies: Callable[[str, Tensor], bool]  # to a tensor, by its name and shape
     mirror: Callable[[str, Tensor, RegionViT], Tensor]
 
 

@@ -226,7 +226,7 @@ class FERTask(RegionViTModule):
         # what a run computes
         # (C, C) of the last validation or test, targets in rows; zeros before
         self.confusion = torch.zeros(len(labels), len(labels))
-        # (M,) images of the split with one in train; None: no image has one
+        # which images (M,) of the split have a near-duplicate in train; None: none has
         self.near_duplicate: Tensor | None = None
         self.adjustment: Tensor | float = 0.0  # of the logits in training
 

@@ -116,7 +116,7 @@ class Difference(NamedTuple):
 
 
 def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None:
-    """Returns the first setting by which a teacher needs other crops or regions; None: it has none.
+    """Returns the first setting by which a teacher needs other crops or regions, if any.
 
     Sequences of another kind with equal elements are equal.
     """
@@ -151,7 +151,7 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the images, boxes and visible regions of a batch, resized to a model's size.
 
     They are (B, 3, S, S), (B, R, 4) and (B, R). The model is moved to their device. A reduction
-    averages pixels, as `face.crop.warp` does: without, the model would see aliases of noise.
+    averages pixels, as `face.crop.warp` does: otherwise the model would see aliases of noise.
     """
     net.to(batch.image.device)
     image = batch.image
