@@ -24,6 +24,7 @@ from fer_vit.processes import (
     start_worker,
     work_in_processes,
 )
+from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
 from tests.helpers.videos import write_video
 
@@ -145,7 +146,7 @@ def results_of(task: int) -> Iterator[int]:
         yield task
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2, 5])
+@pytest.mark.parametrize("processes", [0, 1, 2, *slow(5)])
 def test_results_come_in_order_from_any_number_of_processes(processes: int) -> None:
     tasks = [3, 10, 21, 32, 43]
     expected = [(task, task) for task in tasks for _ in range(task % 10)]

@@ -107,7 +107,7 @@ def test_a_report_is_replaced(
 @pytest.mark.parametrize(
     "change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}]
 )
-@pytest.mark.parametrize("method", ["pixels", "relevance"])
+@pytest.mark.parametrize("method", ["relevance", *slow("pixels")])
 def test_models_with_little_to_say(
     change: dict[str, object], method: str, drawn: Path, tmp_path: Path
 ) -> None:
