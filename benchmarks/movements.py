@@ -23,12 +23,12 @@ import torch
 from benchmarks.machine import machine, run_main
 from fer_vit.data.dataset import FaceDataset, face_batches
 from fer_vit.data.manifest import Manifest
-from fer_vit.files import json_text
 from fer_vit.geometry import LANDMARKS, Array, rotation
 from fer_vit.heads import HEADS, target_column
 from fer_vit.losses import decode
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import markdown
+from fer_vit.texts import json_text
 
 HELD_OUT = 2000  # faces, chosen by a permutation of the sorted file names with seed 0
 CONSTANT = 0.01  # outputs with a smaller standard deviation are left out

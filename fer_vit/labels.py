@@ -10,8 +10,8 @@ from unicodedata import normalize
 import numpy as np
 
 from fer_vit.errors import FerVitError, printable, short
-from fer_vit.files import user_text
 from fer_vit.geometry import Array
+from fer_vit.texts import user_text
 
 EXPRESSIONS = (  # the eight expressions in FERPlus' order
     "neutral",

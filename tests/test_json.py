@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fer_vit.files import json_text
 from fer_vit.report.html import _ENVIRONMENT
 from fer_vit.report.table import TableWriter
+from fer_vit.texts import json_text
 
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 UNDEFINED = [math.nan, math.inf, -math.inf, np.float64("nan")]
@@ -30,7 +30,7 @@ def test_undefined_numbers_are_null(value: float) -> None:
 def test_one_function_writes_json() -> None:
     direct = re.compile(r"\bjson\.dumps?\(|import dumps?\b|JSONEncoder\(\)\.encode")
     files = [file for file in PACKAGE.rglob("*.py") if direct.search(file.read_text("utf-8"))]
-    assert files == [PACKAGE / "files.py"]
+    assert files == [PACKAGE / "texts.py"]
 
 
 @pytest.mark.parametrize("value", UNDEFINED)

@@ -24,8 +24,8 @@ from fer_vit.app.uploads import (
     Upload,
     store,
 )
-from fer_vit.files import json_text
 from fer_vit.report.html import script_digest
+from fer_vit.texts import json_text
 from fer_vit.version import __version__
 
 TABLE_TYPES = {

@@ -15,11 +15,12 @@ from fer_vit.exporting.formats import (
     find_format,
     write_model,
 )
-from fer_vit.files import check_output, user_text
+from fer_vit.files import check_output
 from fer_vit.heads import HEADS
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.average import average_networks
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.texts import user_text
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")

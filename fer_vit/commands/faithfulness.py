@@ -24,7 +24,7 @@ from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DetectorName
 from fer_vit.face.finder import FaceMode
-from fer_vit.files import atomic_write, check_output, json_text
+from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
@@ -32,6 +32,7 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.estimate import estimate_text, plain_estimates
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.texts import json_text
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")

@@ -36,10 +36,11 @@ from fer_vit.data.schema import (
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
-from fer_vit.files import atomic_write, json_text
+from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import merge_outputs, outputs_of, target_column
 from fer_vit.labels import Merge, find_label, merge_names
+from fer_vit.texts import json_text
 from fer_vit.wording import counted, list_names
 
 LOGGER = logging.getLogger("fer_vit")

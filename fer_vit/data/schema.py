@@ -34,10 +34,11 @@ from fer_vit.data.shards import PREPARE_AGAIN, shard_name
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST_FIELDS
-from fer_vit.files import as_text, atomic_write, json_text
+from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.heads import HEADS, check_head_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
+from fer_vit.texts import as_text, json_text
 from fer_vit.version import __version__
 
 # a column of some data sets: the number of annotators who voted for the label, as text

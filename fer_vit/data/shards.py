@@ -12,7 +12,7 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
-from fer_vit.files import check_permission
+from fer_vit.texts import check_permission
 
 SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 PREPARE_AGAIN = "Run `fer-vit prepare` again."

@@ -25,12 +25,13 @@ from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
-from fer_vit.files import atomic_write, check_output, json_text
+from fer_vit.files import atomic_write, check_output
 from fer_vit.heads import HEADS, target_column
 from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, find_folder
+from fer_vit.texts import json_text
 from fer_vit.wording import describe_entries, join_names
 
 LOGGER = logging.getLogger("fer_vit")

@@ -10,9 +10,10 @@ import numpy as np
 
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
-from fer_vit.files import as_text, atomic_write
+from fer_vit.files import atomic_write
 from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_direction
 from fer_vit.report.table import write_fields
+from fer_vit.texts import as_text
 
 MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
 MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame

@@ -21,7 +21,7 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
-from fer_vit.files import as_text, check_permission, clear_remains_in
+from fer_vit.files import clear_remains_in
 from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
@@ -31,6 +31,7 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import read_facts, write_fields
+from fer_vit.texts import as_text, check_permission
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 

@@ -14,7 +14,6 @@ from jinja2.utils import htmlsafe_json_dumps
 from PIL import Image as Pil, ImageColor
 
 from fer_vit.errors import printable
-from fer_vit.files import json_text
 from fer_vit.geometry import Array, invert
 from fer_vit.report.draw import (
     AGAINST_COLOUR,
@@ -25,6 +24,7 @@ from fer_vit.report.draw import (
     zoom,
 )
 from fer_vit.report.estimate import Estimate
+from fer_vit.texts import json_text
 
 FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
 WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels

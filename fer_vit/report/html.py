@@ -16,9 +16,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fer_vit.errors import printable
-from fer_vit.files import json_text
 from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.faces import data_uri
+from fer_vit.texts import json_text
 
 FIRST_SCRIPT = "base.js"  # of the scripts in a folder, which the others use
 

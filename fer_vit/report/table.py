@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
-from fer_vit.files import as_text, atomic_write, cannot_write, json_text
+from fer_vit.files import atomic_write, cannot_write
+from fer_vit.texts import as_text, json_text
 
 ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the metadata that records how predictions were made

@@ -21,7 +21,6 @@ import numpy as np
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, printable, short
-from fer_vit.files import as_text
 from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
@@ -30,6 +29,7 @@ from fer_vit.sources.layout import Layout, find_layout, split_names
 from fer_vit.sources.splits import PERSON_COLUMN, hold_out, missing_splits
 from fer_vit.sources.targets import TargetTable, read_targets
 from fer_vit.tables.paths import match_paths
+from fer_vit.texts import as_text
 from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
 NO_TARGETS = "no row in the table of targets"  # why a photo is dropped

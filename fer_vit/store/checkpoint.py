@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from fer_vit.errors import ModelError
-from fer_vit.files import check_permission
 from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.stored_model import SETTINGS_KEYS, StoredModel, read_stored_model
+from fer_vit.texts import check_permission
 
 MAX_CONFIG = 1_000_000  # largest settings in characters of JSON; the included models have 2,000
 SECTIONS: dict[str, type] = {  # state for resuming that Lightning writes, each of dictionaries

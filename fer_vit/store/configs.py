@@ -7,7 +7,7 @@ import yaml
 from jsonargparse import get_loader
 
 from fer_vit.errors import FerVitError, short, suggest
-from fer_vit.files import user_text
+from fer_vit.texts import user_text
 
 # In a checkout a link to the folder `configs` at its top level.
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fer_vit.errors import ModelError, short
-from fer_vit.files import check_permission, json_text
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts
@@ -33,6 +32,7 @@ from fer_vit.store.hub import (
     find_folder,
 )
 from fer_vit.store.stored_model import StoredModel, read_stored_model
+from fer_vit.texts import check_permission, json_text
 
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."

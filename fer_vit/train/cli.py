@@ -16,11 +16,12 @@ import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.files import clear_remains_in, json_text
+from fer_vit.files import clear_remains_in
 from fer_vit.processes import dead_worker_error
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
 from fer_vit.store.folder import classifier_command
+from fer_vit.texts import json_text
 from fer_vit.train.custom import import_task
 from fer_vit.train.log import hide_noise, log_once
 from fer_vit.train.module import RegionViTModule, class_name

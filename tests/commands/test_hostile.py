@@ -17,10 +17,10 @@ import pytest
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector
 from fer_vit.face.image import CRASHED, decode_image, encode_png
-from fer_vit.files import as_text
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import FIRST_FRAME, OK
+from fer_vit.texts import as_text
 from tests.helpers.commands import CROPS, TINY, fails, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
 from tests.helpers.marks import slow

@@ -1,0 +1,61 @@
+"""Text in files: read as UTF-8, file names as Unicode, and values as JSON."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fer_vit.errors import FerVitError
+
+
+def check_permission(path: str | Path, error: BaseException) -> None:
+    """Raises FerVitError for a file that the user may not read: it is not damaged."""
+    if isinstance(error, PermissionError):
+        raise FerVitError(
+            f"Cannot read {path} ({os.strerror(error.errno or 0)}). Make it readable, or name "
+            "another."
+        ) from error
+
+
+def user_text(path: str | Path, remedy: str = "Make it readable, or name another.") -> str:
+    """Returns the text of a file that a user has written.
+
+    Raises:
+        FerVitError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise FerVitError(f"Cannot read {path} ({reason}). {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise FerVitError(
+            f"Expected text in UTF-8, but {path} has other bytes. Save it as UTF-8, or name "
+            "another."
+        ) from error
+
+
+def as_text(name: str) -> str:
+    """Returns a file name as valid Unicode, for tables; bytes that are not Unicode are escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def json_text(value: object, **options: Any) -> str:
+    """Returns a value as JSON with the options of `json.dumps`.
+
+    NaN and infinity, which JSON lacks, become null.
+    """
+    return json.dumps(_defined(value), allow_nan=False, **options)
+
+
+def _defined(value: object) -> object:
+    """Returns a value whose numbers are finite or None, for JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _defined(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defined(item) for item in value]
+    return value
