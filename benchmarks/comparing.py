@@ -28,7 +28,7 @@ from fer_vit.comparison.mixed_model import (
     mixed_model,
     robust_tests,
 )
-from fer_vit.comparison.statistics import Missing
+from fer_vit.comparison.statistics import NoTest
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.table import markdown
 
@@ -64,7 +64,7 @@ def unequal_p(persons: int, studies: int) -> list[float]:
         squares = float((within**2).sum())
         covariance = fast_variances(cells, squares)
         (test,) = robust_tests(cells, Variances(covariance, residual=1.0))
-        assert not isinstance(test, Missing)
+        assert not isinstance(test, NoTest)
         p_values.append(test.p)
         if index % CHECKED == 0:
             reference = fit_variances(values, person, condition)
@@ -120,7 +120,7 @@ def equal_p(persons: int, studies: int) -> list[float]:
         p_values.append(float(stats.ttest_rel(means[:, 1], means[:, 0]).pvalue))
         if index % CHECKED == 0:
             (test,) = mixed_model(values, person, condition)
-            assert not isinstance(test, Missing)
+            assert not isinstance(test, NoTest)
             assert abs(test.p - p_values[-1]) < 1e-9
     return p_values
 

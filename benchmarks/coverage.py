@@ -16,7 +16,7 @@ from scipy import stats
 from benchmarks.machine import machine, run_main
 from fer_vit.comparison.series import mean_course, pair_correlations, synchrony
 from fer_vit.comparison.statistics import (
-    Missing,
+    NoTest,
     compare_pair,
     intraclass_correlation,
     person_mean,
@@ -244,7 +244,7 @@ def means_of_persons(persons: int, studies: int) -> Outcomes:
             append_hit(outcomes[f"mean, {name}"], person_mean(values, 0, 1), truth[name])
             for design, paired in (("paired", True), ("Welch", False)):
                 test = compare_pair(values, second[name], paired)
-                if isinstance(test, Missing):
+                if isinstance(test, NoTest):
                     continue
                 append_hit(outcomes[f"{design}, {name}"], test.difference, 0.0)
                 outcomes[f"p by t, {design}, {name}"].append(test.p < ALPHA)

@@ -11,7 +11,6 @@ import numpy as np
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.inputs import (
     Conditions,
@@ -29,7 +28,7 @@ from fer_vit.evaluation.join import (
     describe_groups,
     join_columns,
 )
-from fer_vit.evaluation.outputs import evaluate_heads
+from fer_vit.evaluation.outputs import compare_heads, evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.writer import write_results
@@ -133,13 +132,15 @@ def evaluate(
     faces = all_faces.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
-    second: EvaluatedFaces | None = None
+    compared_heads = None
     other_probabilities = None
     if against and second_opened:
         second = predict_faces(second_opened, against, conditions)
         facts["against"] = against
         if faces.targets is not None:
             other_probabilities = align_probabilities(faces, second, against)  # (N, C)
+        if all_faces.heads:
+            compared_heads = compare_heads(all_faces, second, against)
 
     notes = [
         *faces.notes,
@@ -149,7 +150,8 @@ def evaluate(
     evaluation = evaluate_faces(faces, by, other_probabilities)
     evaluation = replace(
         evaluation,
-        heads=evaluate_heads(all_faces, by, second, against),
+        heads=evaluate_heads(all_faces, by),
+        compared_heads=compared_heads,
         notes=notes,
     )
     if notes:

@@ -150,7 +150,7 @@ def faithfulness(
     few = []  # measures of too few persons or photos for an interval
     for name, result in measured.methods["random"].items():
         if result.low is None:
-            few.append(f"{name}: {counted(result.faces, 'face')}")
+            few.append(f"{name}: {counted(result.num_faces, 'face')}")
     if few:
         text += (
             f"\nFaces of fewer than {MIN_UNITS} persons or photos have no intervals. "
@@ -316,7 +316,7 @@ def terms_table(terms: Mapping[str, HeadTerms]) -> str:
     rows = [["terms of regions", "faces", *TERMS]]
     for head, scores in terms.items():
         for hidden, row in scores.items():
-            cells = [f"{head}, {hidden}", f"{row.scores[TERMS[0]].faces:,}"]
+            cells = [f"{head}, {hidden}", f"{row.scores[TERMS[0]].num_faces:,}"]
             cells += [estimate_text(row.scores[name], ".2f") for name in TERMS]
             rows.append(cells)
     return markdown(rows)

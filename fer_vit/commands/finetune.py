@@ -199,7 +199,7 @@ def evaluate_model(model: Path, rows: Manifest, split: Split, page: Path) -> Non
     # the card before the page, which marks the end of a run
     models = {"This model": evaluation.scores}
     if evaluation.comparison is not None:
-        models[DEFAULT_MODEL] = evaluation.comparison.other
+        models[DEFAULT_MODEL] = evaluation.comparison.other_scores
     complete_card(model / CARD_FILE, faces.labels, models, len(rows))
     LOGGER.info(write_results(page, facts, evaluation, faces, against))
 

@@ -15,9 +15,9 @@ from fer_vit.comparison.statistics import (
     MIN_PERSONS,
     ROUNDING_ERROR,
     Difference,
-    Missing,
+    NoTest,
     TTest,
-    few_persons,
+    explain_few_persons,
     is_constant,
 )
 from fer_vit.geometry import Array, IntArray
@@ -40,7 +40,7 @@ class Variances(NamedTuple):
     residual: float
 
 
-def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TTest | Missing]:
+def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TTest | NoTest]:
     """Fits values (O,) by condition (O,) with random effects of persons (O,): REML of statsmodels.
 
     Persons with several values in a condition have random slopes besides intercepts: without
@@ -57,22 +57,23 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TT
     conditions = range(condition.max() + 1)
     compared = conditions[1:]  # with the first
     counts = [len(np.unique(person[condition == index])) for index in conditions]  # of persons
-    too_few: dict[int, Missing] = {}  # by condition
+    without_test: dict[int, NoTest] = {}  # by condition
     for index in compared:
         if min(counts[0], counts[index]) < MIN_PERSONS:
-            too_few[index] = Missing(few_persons(counts[0], counts[index], paired=False))
+            reason = explain_few_persons(counts[0], counts[index], paired=False)
+            without_test[index] = NoTest(reason)
 
     if len(values) == len(np.unique(person)):
-        return [Missing("every person has one value only")] * len(compared)
+        return [NoTest("every person has one value only")] * len(compared)
     if is_constant(values):
-        return [Missing("no variance")] * len(compared)
-    if len(too_few) == len(compared):
-        return list(too_few.values())
+        return [NoTest("no variance")] * len(compared)
+    if len(without_test) == len(compared):
+        return list(without_test.values())
 
     cells = average_cells(values, person, condition)
     variances = fit_variances(values, person, condition)
     tests = robust_tests(cells, variances)
-    return [too_few.get(index, test) for index, test in zip(compared, tests, strict=True)]
+    return [without_test.get(index, test) for index, test in zip(compared, tests, strict=True)]
 
 
 def average_cells(values: Array, person: IntArray, condition: IntArray) -> CellMeans:
@@ -146,13 +147,13 @@ class RobustFit(NamedTuple):
     scores: Array  # (P, C), the weights times the residuals
 
 
-def robust_tests(cells: CellMeans, variances: Variances) -> list[TTest | Missing]:
+def robust_tests(cells: CellMeans, variances: Variances) -> list[TTest | NoTest]:
     """Tests the effects of C - 1 conditions with the errors of `mixed_model`."""
     conditions = cells.effects.shape[1]
     persons = _decorrelate(cells, variances)
     information = sum(person.effects.T @ person.effects for person in persons)  # (C, C)
     if np.linalg.cond(information) > 1 / ROUNDING_ERROR:
-        return [Missing("the conditions cannot be separated")] * (conditions - 1)
+        return [NoTest("the conditions cannot be separated")] * (conditions - 1)
     bread = np.asarray(np.linalg.inv(information), float)
     fit = _fit_robust(persons, bread)
     return [_test_effect(fit, index) for index in range(1, conditions)]
@@ -202,11 +203,11 @@ def _inverse_root(leverage: Array) -> Array:
     return np.asarray(vectors * roots @ vectors.T)
 
 
-def _test_effect(fit: RobustFit, index: int) -> TTest | Missing:
+def _test_effect(fit: RobustFit, index: int) -> TTest | NoTest:
     """Tests one of the C effects."""
     error = float(np.sqrt((fit.scores[:, index] ** 2).sum()))
     if error < ROUNDING_ERROR:
-        return Missing(ALL_EQUAL)
+        return NoTest(ALL_EQUAL)
     df = _satterthwaite(fit, index)
     mean = float(fit.estimate[index])
     t = mean / error
@@ -216,7 +217,7 @@ def _test_effect(fit: RobustFit, index: int) -> TTest | Missing:
             mean=mean,
             low=mean - margin,
             high=mean + margin,
-            persons=len(fit.persons),
+            num_persons=len(fit.persons),
         ),
         t=t,
         df=df,

@@ -14,12 +14,12 @@ from fer_vit.comparison.results import (
     ALPHA,
     Comparison,
     Contrast,
+    ContrastTest,
+    ContrastWithoutTest,
     Courses,
     Estimates,
     Outcome,
     Results,
-    Tested,
-    Untested,
 )
 from fer_vit.comparison.results_json import results_json
 from fer_vit.comparison.series import mean_course
@@ -180,7 +180,7 @@ def outcome_section(outcome: Outcome) -> Section:
     )
 
 
-def clearness(comparison: Tested[TTest]) -> float:
+def clearness(comparison: ContrastTest[TTest]) -> float:
     """Returns the size of a difference by the width of its interval."""
     difference = comparison.test.difference
     width = difference.high - difference.low
@@ -282,7 +282,7 @@ def row_name(comparison: Contrast, pair: str | None) -> str:
 
 def tests_note(comparisons: Sequence[Comparison[TTest]]) -> str:
     """Returns what dashes in `tests_table` mean, empty if it has none."""
-    has_dash = any(isinstance(comparison, Untested) for comparison in comparisons)
+    has_dash = any(isinstance(comparison, ContrastWithoutTest) for comparison in comparisons)
     return DASH if has_dash else ""
 
 
@@ -291,12 +291,12 @@ def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[lis
     pair = common_pair(comparisons)
     columns: list[str] = []
     for comparison in comparisons:
-        if isinstance(comparison, Tested):
+        if isinstance(comparison, ContrastTest):
             columns = list(tested_cells(comparison))  # the same for all
 
     rows = [["", pair or "difference", *columns]]
     for comparison in comparisons:
-        if isinstance(comparison, Tested):
+        if isinstance(comparison, ContrastTest):
             difference = estimate_text(comparison.test.difference, signed(form))
             cells = list(tested_cells(comparison).values())
         else:
@@ -306,7 +306,7 @@ def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[lis
     return rows
 
 
-def tested_cells(comparison: Tested[TTest]) -> dict[str, str]:
+def tested_cells(comparison: ContrastTest[TTest]) -> dict[str, str]:
     """Returns the numbers of a test beside its difference by column."""
     test = comparison.test
     if isinstance(test, MeansTest):
@@ -337,7 +337,7 @@ def differences_chart(comparisons: Sequence[Comparison[TTest]], form: str) -> In
     differences = {}
     unclear = []
     for comparison in comparisons:
-        if isinstance(comparison, Tested):
+        if isinstance(comparison, ContrastTest):
             name = row_name(comparison, pair)
             differences[name] = comparison.test.difference
             if not comparison.is_clear:

@@ -4,7 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.results import Comparison, Courses, Results, Tested, Untested
+from fer_vit.comparison.results import (
+    Comparison,
+    ContrastTest,
+    ContrastWithoutTest,
+    Courses,
+    Results,
+)
 from fer_vit.comparison.series import MIN_BINS
 from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest, TTest
 from fer_vit.comparison.study import Study
@@ -24,7 +30,7 @@ def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -
     clear: dict[str, list[str]] = {}  # clauses by measure
     unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
     for comparison in comparisons:
-        if isinstance(comparison, Untested):
+        if isinstance(comparison, ContrastWithoutTest):
             continue
         if comparison.is_clear:
             clear.setdefault(comparison.measure, []).append(clause(kind, comparison))
@@ -65,7 +71,7 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-def clause(kind: MeasureKind, comparison: Tested[MeansTest]) -> str:
+def clause(kind: MeasureKind, comparison: ContrastTest[MeansTest]) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
     Size, interval, t and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
@@ -112,15 +118,15 @@ def _p(value: float) -> str:
 def _persons(test: MeansTest) -> str:
     """Returns the number of persons of a test."""
     if test.paired:
-        return f"n = {test.persons_first} pairs"
-    return f"n = {test.persons_second} and {test.persons_first}"
+        return f"n = {test.num_first} pairs"
+    return f"n = {test.num_second} and {test.num_first}"
 
 
 def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[str]:
     """Returns a line for each pair of conditions and reason for which tests are missing."""
     measures: dict[str, list[str]] = defaultdict(list)  # by pair and reason
     for comparison in comparisons:
-        if isinstance(comparison, Untested):
+        if isinstance(comparison, ContrastWithoutTest):
             measures[f"{comparison.pair}: {comparison.reason}"].append(comparison.measure)
 
     lines = []

@@ -6,7 +6,7 @@ O photos or clips of P persons, T bins, C expressions.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Generic, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from fer_vit.comparison.series import (
     synchrony,
 )
 from fer_vit.comparison.statistics import (
-    AnyTest,
     MeansTest,
-    Missing,
+    NoTest,
     PersonEstimate,
     PersonMean,
     TTest,
@@ -59,8 +58,12 @@ class Contrast:
         return f"{self.second} - {self.first}"
 
 
+# A kind of test. A contrast with a `MeansTest` is one with a `TTest`, too.
+AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
+
+
 @dataclass(frozen=True)
-class Tested(Contrast, Generic[AnyTest]):
+class ContrastTest(Contrast, Generic[AnyTest]):
     """A contrast with its test."""
 
     test: AnyTest
@@ -73,14 +76,14 @@ class Tested(Contrast, Generic[AnyTest]):
 
 
 @dataclass(frozen=True)
-class Untested(Contrast):
+class ContrastWithoutTest(Contrast):
     """A contrast whose test is impossible."""
 
     reason: str
 
 
 # A contrast with its test, or with the reason why there is none.
-Comparison: TypeAlias = Tested[AnyTest] | Untested
+Comparison: TypeAlias = ContrastTest[AnyTest] | ContrastWithoutTest
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,13 @@ class Outcome:
     comparisons: list[Comparison[MeansTest]]
 
     @property
-    def tested(self) -> list[Tested[MeansTest]]:
+    def tested(self) -> list[ContrastTest[MeansTest]]:
         """The comparisons that have a test."""
-        return [comparison for comparison in self.comparisons if isinstance(comparison, Tested)]
+        tested = []
+        for comparison in self.comparisons:
+            if isinstance(comparison, ContrastTest):
+                tested.append(comparison)
+        return tested
 
     def with_titles(self) -> "Outcome":
         """Returns the same with the measures as pages name them."""
@@ -174,7 +181,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     designs = [study.design(first, second) for first, second in study.pairs]
     means: Means = {}
     contrasts = []
-    tests: list[MeansTest | Missing] = []
+    tests: list[MeansTest | NoTest] = []
     for measure, values in kind.values.items():
         person_means = study.person_means(values)
         means[measure] = {}
@@ -192,7 +199,7 @@ def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
     """Returns the differences of measures from the first condition by the mixed model."""
     baseline, *compared = study.conditions
     contrasts = []
-    tests: list[TTest | Missing] = []
+    tests: list[TTest | NoTest] = []
     for measure, values in kind.values.items():
         contrasts += [Contrast(measure, baseline, condition) for condition in compared]
         for test in mixed_model(values, study.person, study.condition):
@@ -200,9 +207,9 @@ def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
     return correct(contrasts, tests)
 
 
-def limit_interval(test: AnyTest | Missing, kind: MeasureKind) -> AnyTest | Missing:
+def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTest:
     """Returns a test whose interval of the difference has no value that the measure cannot have."""
-    if isinstance(test, Missing):
+    if isinstance(test, NoTest):
         return test
     span = kind.high - kind.low
     low = max(test.difference.low, -span)
@@ -211,19 +218,19 @@ def limit_interval(test: AnyTest | Missing, kind: MeasureKind) -> AnyTest | Miss
 
 
 def correct(
-    contrasts: Sequence[Contrast], tests: Sequence[AnyTest | Missing]
+    contrasts: Sequence[Contrast], tests: Sequence[AnyTest | NoTest]
 ) -> list[Comparison[AnyTest]]:
     """Returns contrasts with their tests, whose p is corrected for the number of tests (Holm)."""
-    corrected = iter(holm([test.p for test in tests if not isinstance(test, Missing)]))
+    corrected = iter(holm([test.p for test in tests if not isinstance(test, NoTest)]))
     comparisons: list[Comparison[AnyTest]] = []
     for contrast, test in zip(contrasts, tests, strict=True):
         measure = contrast.measure
         first = contrast.first
         second = contrast.second
-        if isinstance(test, Missing):
-            comparisons.append(Untested(measure, first, second, test.reason))
+        if isinstance(test, NoTest):
+            comparisons.append(ContrastWithoutTest(measure, first, second, test.reason))
         else:
-            comparisons.append(Tested(measure, first, second, test, next(corrected)))
+            comparisons.append(ContrastTest(measure, first, second, test, next(corrected)))
     return comparisons
 
 

@@ -1,10 +1,15 @@
 """The content of results.json: every key is written here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from fer_vit.comparison.results import Comparison, Outcome, Results, Tested, Untested
+from fer_vit.comparison.results import (
+    Comparison,
+    ContrastTest,
+    ContrastWithoutTest,
+    Outcome,
+    Results,
+)
 from fer_vit.comparison.statistics import MeansTest, TTest
 from fer_vit.comparison.study import ConditionCounts, Study
 from fer_vit.report.estimate import plain_estimates
@@ -82,7 +87,7 @@ def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]
     """Returns the tests by name, null where there is none."""
     differences: dict[str, dict[str, Any] | None] = {}
     for comparison in comparisons:
-        if isinstance(comparison, Tested):
+        if isinstance(comparison, ContrastTest):
             differences[comparison.name] = numbers_json(comparison)
         else:
             differences[comparison.name] = None
@@ -93,16 +98,16 @@ def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
     """Returns the reasons of missing tests by name."""
     reasons = {}
     for comparison in comparisons:
-        if isinstance(comparison, Untested):
+        if isinstance(comparison, ContrastWithoutTest):
             reasons[comparison.name] = comparison.reason
     return reasons
 
 
-def numbers_json(comparison: Tested[TTest]) -> dict[str, Any]:
+def numbers_json(comparison: ContrastTest[TTest]) -> dict[str, Any]:
     """Returns the numbers of a test."""
     test = comparison.test
     numbers: dict[str, Any] = {
-        "difference": asdict(test.difference),
+        "difference": test.difference.numbers,
         "t": test.t,
         "df": test.df,
         "p": test.p,
@@ -110,6 +115,6 @@ def numbers_json(comparison: Tested[TTest]) -> dict[str, Any]:
     if isinstance(test, MeansTest):
         numbers["p by ranks"] = test.p_by_ranks
         numbers["g"] = test.g
-        numbers["persons"] = [test.persons_first, test.persons_second]
+        numbers["persons"] = [test.num_first, test.num_second]
     numbers["p corrected"] = comparison.p_corrected
     return numbers

@@ -157,21 +157,21 @@ class MeanCourse(NamedTuple):
     mean: Array  # (T,), NaN without a person
     low: Array  # (T,), NaN with fewer than `MIN_PERSONS`
     high: Array  # (T,)
-    persons: IntArray  # (T,), number of persons with a value
+    num_persons: IntArray  # (T,), of those with a value
 
 
 def mean_course(series: Array) -> MeanCourse:
     """Returns the mean over persons of series (P, T), in which NaN do not count."""
     finite = np.isfinite(series)
-    persons = finite.sum(0)  # (T,)
+    num_persons = finite.sum(0)  # (T,)
     mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
     squares = np.where(finite, (series - mean) ** 2, 0.0).sum(0)
-    enough = persons >= MIN_PERSONS
-    count = persons[enough]
+    enough = num_persons >= MIN_PERSONS
+    count = num_persons[enough]
     error = np.sqrt(squares[enough] / (count - 1) / count)
     margin = np.full(len(mean), np.nan)
     margin[enough] = stats.t.ppf(0.975, count - 1) * error
-    return MeanCourse(mean=mean, low=mean - margin, high=mean + margin, persons=persons)
+    return MeanCourse(mean=mean, low=mean - margin, high=mean + margin, num_persons=num_persons)
 
 
 def leave_one_out(series: Array) -> Array:
@@ -240,25 +240,26 @@ def synchrony(correlations: Array) -> PersonEstimate:
     """
     defined = np.isfinite(correlations)
     member = defined.any(1)  # (P,), who is in a pair
-    persons = int(member.sum())
-    if persons == 0:
-        return without_interval(None, persons=0)
+    num_persons = int(member.sum())
+    if num_persons == 0:
+        return without_interval(None, num_persons=0)
     bounded = np.where(defined, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE)
     z = np.arctanh(bounded)  # (P, P)
     pairs = z[np.triu(defined)]  # (pairs,), each once
     mean = pairs.mean()
     remaining = len(pairs) - defined.sum(1)[member]  # (persons,), pairs without each person
-    too_few = persons < MIN_PERSONS or not remaining.all()
+    too_few = num_persons < MIN_PERSONS or not remaining.all()
     if too_few or is_constant(pairs):
-        return without_interval(float(np.tanh(mean)), persons)
+        return without_interval(float(np.tanh(mean)), num_persons)
 
-    without = (pairs.sum() - z.sum(1)[member]) / remaining  # (persons,)
-    jackknife = (persons - 1) / persons * ((without - without.mean()) ** 2).sum()
+    means_without = (pairs.sum() - z.sum(1)[member]) / remaining  # (persons,)
+    squares = (means_without - means_without.mean()) ** 2
+    jackknife = (num_persons - 1) / num_persons * squares.sum()
     independent = pairs.var(ddof=1) / len(pairs)
-    margin = stats.t.ppf(0.975, persons - 1) * np.sqrt(max(jackknife, independent))
+    margin = stats.t.ppf(0.975, num_persons - 1) * np.sqrt(max(jackknife, independent))
     return PersonEstimate(
         mean=float(np.tanh(mean)),
         low=float(np.tanh(mean - margin)),
         high=float(np.tanh(mean + margin)),
-        persons=persons,
+        num_persons=num_persons,
     )

@@ -1,11 +1,11 @@
 """Statistics over persons: means, differences and the intraclass correlation.
 
-A test that is impossible is a `Missing` with its reason, never NaN.
+A test that is impossible is a `NoTest` with its reason, never NaN.
 """
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -27,7 +27,12 @@ RANK_DIGITS = 12
 class PersonEstimate(Estimate):
     """A result over persons with its 95% interval."""
 
-    persons: int  # number of persons with a value
+    num_persons: int  # with a value
+
+    @property
+    def numbers(self) -> dict[str, float | int | None]:
+        """The numbers by their key in JSON."""
+        return super().numbers | {"persons": self.num_persons}
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class PersonMean(PersonEstimate):
     """The mean of a measure over persons."""
 
     sd: float | None  # standard deviation of the persons; None: it needs two of them
+
+    @property
+    def numbers(self) -> dict[str, float | int | None]:
+        """The numbers by their key in JSON."""
+        return super().numbers | {"sd": self.sd}
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,8 @@ class MeansTest(TTest):
 
     Attributes:
         paired: Whether the same persons are in both conditions.
-        persons_first: Number of persons in the first condition.
-        persons_second: Number of persons in the second condition; if paired, the same.
+        num_first: Number of persons in the first condition.
+        num_second: Number of persons in the second condition; if paired, the same.
         p_by_ranks: Two-sided, of the signed ranks of pairs (Wilcoxon 1945), or of the ranks of
             different persons (Mann & Whitney 1947).
         g: The difference in pooled standard deviations of the two conditions, with the correction
@@ -83,25 +93,22 @@ class MeansTest(TTest):
     """
 
     paired: bool
-    persons_first: int
-    persons_second: int
+    num_first: int
+    num_second: int
     p_by_ranks: float
     g: float
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A test that is impossible."""
+class NoTest:
+    """Why a test is impossible."""
 
     reason: str
 
 
-AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)  # a kind of test
-
-
-def without_interval(mean: float | None, persons: int) -> PersonEstimate:
+def without_interval(mean: float | None, num_persons: int) -> PersonEstimate:
     """Returns a result that has no interval, such as one of few persons."""
-    return PersonEstimate(mean, low=None, high=None, persons=persons)
+    return PersonEstimate(mean, low=None, high=None, num_persons=num_persons)
 
 
 def is_constant(values: Array) -> bool:
@@ -115,19 +122,19 @@ def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf
     No value of the measure is below `minimum` or above `maximum`.
     """
     values = values[np.isfinite(values)]
-    persons = len(values)
-    if persons == 0:
-        return PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
+    num_persons = len(values)
+    if num_persons == 0:
+        return PersonMean(mean=None, low=None, high=None, num_persons=0, sd=None)
     mean = float(values.mean())
-    sd = float(values.std(ddof=1)) if persons > 1 else None
-    if persons < MIN_PERSONS or is_constant(values):
-        return PersonMean(mean, low=None, high=None, persons=persons, sd=sd)
+    sd = float(values.std(ddof=1)) if num_persons > 1 else None
+    if num_persons < MIN_PERSONS or is_constant(values):
+        return PersonMean(mean, low=None, high=None, num_persons=num_persons, sd=sd)
     bounds = stats.ttest_1samp(values, 0).confidence_interval()
     low, high = np.clip(bounds, minimum, maximum).tolist()
-    return PersonMean(mean, low, high, persons, sd)
+    return PersonMean(mean, low, high, num_persons, sd)
 
 
-def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | Missing:
+def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | NoTest:
     """Compares a measure of persons (P,) in two conditions; NaN: the person has no value."""
     in_first = np.isfinite(first)
     in_second = np.isfinite(second)
@@ -138,24 +145,24 @@ def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | Missi
         return _compare_independent(first[in_first], second[in_second])
 
 
-def _compare_paired(first: Array, second: Array) -> MeansTest | Missing:
+def _compare_paired(first: Array, second: Array) -> MeansTest | NoTest:
     """Compares the values of the same persons (P,) in two conditions."""
     if len(first) < MIN_PERSONS:
-        return Missing(few_persons(len(first), len(second), paired=True))
+        return NoTest(explain_few_persons(len(first), len(second), paired=True))
     changes = second - first
     if is_constant(changes):
-        return Missing(ALL_EQUAL)
+        return NoTest(ALL_EQUAL)
     t_test = stats.ttest_rel(second, first)
     rank_test = stats.wilcoxon(changes.round(RANK_DIGITS))
     return _means_test(first, second, t_test, rank_test, paired=True)
 
 
-def _compare_independent(first: Array, second: Array) -> MeansTest | Missing:
+def _compare_independent(first: Array, second: Array) -> MeansTest | NoTest:
     """Compares the values of different persons in two conditions, (P1,) and (P2,)."""
     if min(len(first), len(second)) < MIN_PERSONS:
-        return Missing(few_persons(len(first), len(second), paired=False))
+        return NoTest(explain_few_persons(len(first), len(second), paired=False))
     if is_constant(first) and is_constant(second):
-        return Missing("no variance")
+        return NoTest("no variance")
     t_test = stats.ttest_ind(second, first, equal_var=False)
     rank_test = stats.mannwhitneyu(second.round(RANK_DIGITS), first.round(RANK_DIGITS))
     return _means_test(first, second, t_test, rank_test, paired=False)
@@ -171,20 +178,20 @@ def _means_test(
             mean=float(second.mean() - first.mean()),
             low=float(low),
             high=float(high),
-            persons=min(len(first), len(second)),  # the number that limits the precision
+            num_persons=min(len(first), len(second)),  # which limits the precision
         ),
         t=float(t_test.statistic),
         df=float(t_test.df),
         p=float(t_test.pvalue),
         paired=paired,
-        persons_first=len(first),
-        persons_second=len(second),
+        num_first=len(first),
+        num_second=len(second),
         p_by_ranks=float(rank_test.pvalue),
         g=hedges_g(first, second),
     )
 
 
-def few_persons(first: int, second: int, paired: bool) -> str:
+def explain_few_persons(first: int, second: int, paired: bool) -> str:
     """Returns why two conditions with values of so many persons are not compared."""
     if paired:
         return f"fewer than {MIN_PERSONS} persons have values in both conditions ({first})"
@@ -196,11 +203,11 @@ def hedges_g(first: Array, second: Array) -> float:
 
     Pairs count as different persons, so that g is comparable between designs.
     """
-    freedom = np.array([len(first) - 1, len(second) - 1])
+    df = np.array([len(first) - 1, len(second) - 1])
     variances = [first.var(ddof=1), second.var(ddof=1)]
-    pooled = np.sqrt(np.average(variances, weights=freedom))
-    few_persons_correction = 1 - 3 / (4 * freedom.sum() - 1)  # Hedges 1981
-    return float((second.mean() - first.mean()) / pooled * few_persons_correction)
+    pooled = np.sqrt(np.average(variances, weights=df))
+    correction = 1 - 3 / (4 * df.sum() - 1)  # for few persons: Hedges 1981
+    return float((second.mean() - first.mean()) / pooled * correction)
 
 
 def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
@@ -210,22 +217,22 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     fewer than `MIN_PERSONS` persons have several values, or the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
-    persons = len(groups)
+    num_persons = len(groups)
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
     if (sizes > 1).sum() < MIN_PERSONS or range_within < ROUNDING_ERROR:
-        return without_interval(None, persons)
+        return without_interval(None, num_persons)
 
     # F of the one-way analysis of variance, with its interval
-    df_between = persons - 1
-    df_within = len(values) - persons
+    df_between = num_persons - 1
+    df_within = len(values) - num_persons
     f = stats.f_oneway(*groups).statistic
     if not np.isfinite(f):  # the values of persons are nearly equal
-        return without_interval(None, persons)
+        return without_interval(None, num_persons)
     f_low = f / stats.f.ppf(0.975, df_between, df_within)
     f_high = f * stats.f.ppf(0.975, df_within, df_between)
 
     n0 = (len(values) - (sizes**2).sum() / len(values)) / df_between  # adjusted mean of the sizes
     ratios = np.array([f, f_low, f_high])
     mean, low, high = ((ratios - 1) / (ratios + n0 - 1)).tolist()
-    return PersonEstimate(mean, low, high, persons)
+    return PersonEstimate(mean, low, high, num_persons)

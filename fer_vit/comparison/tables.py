@@ -105,7 +105,7 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
     for condition, series in courses.of_persons.items():  # (P, T, C)
         for label_index, label in enumerate(study.labels):
             course = mean_course(series[:, :, label_index])
-            for bin_index in np.flatnonzero(course.persons).tolist():
+            for bin_index in np.flatnonzero(course.num_persons).tolist():
                 rows.append(
                     {
                         "condition": condition,
@@ -114,7 +114,7 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
                         "mean": finite_or_none(course.mean[bin_index]),
                         "low": finite_or_none(course.low[bin_index]),
                         "high": finite_or_none(course.high[bin_index]),
-                        "persons": int(course.persons[bin_index]),
+                        "persons": int(course.num_persons[bin_index]),
                     }
                 )
     return PageTable(columns, rows)

@@ -11,7 +11,7 @@ import numpy as np
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.inference import Scale, holm, mean_intervals, paired_p
 from fer_vit.evaluation.outputs import score_variants
-from fer_vit.evaluation.results import Against, AlteredMean, Evaluation, HeadRobustness
+from fer_vit.evaluation.results import AlteredMean, Evaluation, HeadRobustness, OtherModel
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import nearest_to
@@ -126,21 +126,21 @@ def summarize_robustness(
     changes = columns - values[UNALTERED][:, None]
     means = mean_intervals(columns, units, scale)
     differences = mean_intervals(changes, units, of_changes)
-    against: Sequence[Against | None] = [None] * len(values)
+    other_models: Sequence[OtherModel | None] = [None] * len(values)
     if others is not None:
         other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
-        against = compare_altered(columns, other_columns, units, is_share)
+        other_models = compare_altered(columns, other_columns, units, is_share)
 
     results = {}
     for index, name in enumerate(values):
         change = None if name in (UNALTERED, MOST_TURNED) else differences[index]
-        results[name] = AlteredMean(means[index], change, against[index])
+        results[name] = AlteredMean(means[index], change, other_models[index])
     return results
 
 
 def compare_altered(
     values: Array, others: Array, units: IntArray | None, is_share: bool
-) -> list[Against]:
+) -> list[OtherModel]:
     """Returns the means of another model's values by corruption, and the differences from them.
 
     Both values are (N, corruptions); the other arguments are as for `summarize_robustness`.
@@ -151,5 +151,5 @@ def compare_altered(
     p_values = holm([paired_p(column, units) for column in gains.T])
     compared = []
     for mean, difference, p in zip(means, differences, p_values, strict=True):
-        compared.append(Against(mean, difference, p))
+        compared.append(OtherModel(mean, difference, p))
     return compared

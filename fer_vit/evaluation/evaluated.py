@@ -139,17 +139,17 @@ class EvaluatedFaces:
         """
         faces = self.take(self.labelled)
         notes = [*self.notes]
-        lacking = len(self.paths) - len(faces.paths)
-        if lacking:
+        num_unlabelled = len(self.paths) - len(faces.paths)
+        if num_unlabelled:
             notes.append(
-                f"{lacking:,} of {len(self.paths):,} faces have no label: "
+                f"{num_unlabelled:,} of {len(self.paths):,} faces have no label: "
                 "expressions are scored on the others."
             )
-        tied = 0 if faces.targets is None else int(have_ties(faces.targets).sum())
-        if tied:
+        num_tied = 0 if faces.targets is None else int(have_ties(faces.targets).sum())
+        if num_tied:
             notes.append(
-                f"No single label has the most votes for {tied:,} of {len(faces.paths):,} faces: "
-                f"the first in the order {', '.join(self.labels)} counts."
+                f"No single label has the most votes for {num_tied:,} of {len(faces.paths):,} "
+                f"faces: the first in the order {', '.join(self.labels)} counts."
             )
         return replace(faces, notes=tuple(notes))
 
@@ -249,10 +249,10 @@ def predict_manifest(
     values = np.concatenate([part.outputs for part in read])  # (N, K)
     by_column = dict(zip(model.outputs, values.T, strict=True))
 
-    lacking = [name for name in targets_of_heads if name not in by_column]
+    missing_outputs = [name for name in targets_of_heads if name not in by_column]
     notes = []
-    if lacking:
-        heads = [f"{head} ({len(names)})" for head, names in outputs_of(lacking).items()]
+    if missing_outputs:
+        heads = [f"{head} ({len(names)})" for head, names in outputs_of(missing_outputs).items()]
         notes.append(
             f"{manifest.path}: targets without outputs of {model.name} are not measured: "
             f"{', '.join(heads)}."

@@ -36,14 +36,14 @@ def evaluate_faces(
 
     cells: Iterable[object] = faces.columns.get("near_duplicate", [])
     marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
-    without: Scores | None = None
+    without_near_duplicates: Scores | None = None
     if marks.any() and not marks.all():
-        without = describe_results(faces.take(~marks), votes)
+        without_near_duplicates = describe_results(faces.take(~marks), votes)
 
     return Evaluation(
         scores=describe_results(faces, votes),
-        near_duplicates=int(marks.sum()),
-        without_near_duplicates=without,
+        num_near_duplicates=int(marks.sum()),
+        without_near_duplicates=without_near_duplicates,
         by={column: compare_groups(faces, column) for column in by},
         comparison=None if against is None else compare_models(faces, against),
         labelled=None if faces.targets is None else compare_labels(faces),
@@ -84,23 +84,24 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
     targets = faces.targets
     labels = faces.labels
     units = faces.units
-    difference = score_faces(faces.probabilities, targets, labels, units, minus=against)
+    differences = score_faces(faces.probabilities, targets, labels, units, minus=against)
 
     # faces that only the first, or only the second model classifies correctly
     correct = against.argmax(1) == targets.argmax(1)  # (N,)
-    first = int((faces.correct & ~correct).sum())
-    second = int((correct & ~faces.correct).sum())
+    num_only_first = int((faces.correct & ~correct).sum())
+    num_only_second = int((correct & ~faces.correct).sum())
+    num_differing = num_only_first + num_only_second
     p = 1.0
-    if first + second:
-        p = float(binomtest(first, first + second).pvalue)
+    if num_differing:
+        p = float(binomtest(num_only_first, num_differing).pvalue)
     if faces.clustered:  # faces of a person are dependent: McNemar's p alone would be too small
         gains = faces.correct.astype(float) - correct
         p = max(p, paired_p(gains, units))
     return ModelComparison(
-        faces=int(both.sum()),
-        other=score_faces(against, targets, labels, units),
-        difference=difference,
-        only_first=first,
-        only_second=second,
+        num_faces=int(both.sum()),
+        other_scores=score_faces(against, targets, labels, units),
+        differences=differences,
+        num_only_first=num_only_first,
+        num_only_second=num_only_second,
         p=p,
     )

@@ -90,8 +90,8 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
     accuracies = mean_intervals(hits, faces.units, scale="share")
     for number, accuracy in zip(numbers, accuracies, strict=True):
         name = VOTES_NAMES.get(number, str(number))
-        if accuracy.faces:
-            results[name] = Group(accuracy.faces, {"accuracy": accuracy})
+        if accuracy.num_faces:
+            results[name] = Group(accuracy.num_faces, {"accuracy": accuracy})
     return results
 
 
@@ -122,36 +122,41 @@ def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, Group]:
 def compare_groups(faces: EvaluatedFaces, column: str) -> Grouping:
     """Describes the groups of a column and, with labels, compares their accuracy."""
     cells = faces.columns[column]
-    names = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
-    known = faces.take((names != "") & faces.predicted)
-    values = names[(names != "") & faces.predicted]
-    sizes = Counter(values.tolist())  # photos without a face count for `FOUND` alone
+    group_of = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
+    has_group = group_of != ""
+
+    # K faces with a group and a prediction
+    is_known = has_group & faces.predicted
+    known = faces.take(is_known)
+    known_group_of = group_of[is_known]  # (K,)
+    sizes = Counter(known_group_of.tolist())
 
     votes = None if faces.targets is None else have_votes(faces.targets)
     groups: dict[str, Group] = {}
-    few = {}
-    for name in np.unique(names[names != ""]).tolist():
-        persons = len(np.unique(known.units[values == name]))
-        if persons >= MIN_GROUP:
-            scores = describe_results(faces.take(names == name), votes)
-            groups[name] = Group(sizes[name], scores)
-        else:
-            few[name] = sizes[name]
-    unknown = int(((names == "") & faces.predicted).sum())
+    small_groups = {}
+    for name in np.unique(group_of[has_group]).tolist():
+        num_units = len(np.unique(known.units[known_group_of == name]))
+        if num_units < MIN_GROUP:
+            small_groups[name] = sizes[name]
+            continue
+        # also the photos without a face: `FOUND` counts them
+        scores = describe_results(faces.take(group_of == name), votes)
+        groups[name] = Group(sizes[name], scores)
+    num_unknown = int((faces.predicted & ~has_group).sum())
     if faces.targets is None or len(groups) < 2:
-        return Grouping(groups, few, unknown)
+        return Grouping(groups, small_groups, num_unknown)
 
-    member = np.column_stack([values == name for name in groups]).astype(float)  # (N, G)
+    member = np.column_stack([known_group_of == name for name in groups]).astype(float)  # (K, G)
     differences, p_values = group_tests(known, member)
     tested = {}
     for name, difference, p in zip(groups, differences, p_values, strict=True):
         tested[name] = replace(groups[name], test=GroupTest(difference, p))
     gap = find_gap(groups, len(known.paths))
-    return Grouping(tested, few, unknown, gap)
+    return Grouping(tested, small_groups, num_unknown, gap)
 
 
-def find_gap(groups: Mapping[str, Group], faces: int) -> Gap:
-    """Returns the gap between the accuracies of labelled groups; `faces`: as in `Gap`.
+def find_gap(groups: Mapping[str, Group], num_faces: int) -> Gap:
+    """Returns the gap between the accuracies of labelled groups; `num_faces`: as in `Gap`.
 
     It has no interval: worst and best are chosen by the same data, which biases it upwards.
     """
@@ -163,7 +168,8 @@ def find_gap(groups: Mapping[str, Group], faces: int) -> Gap:
     ranking = sorted(groups, key=accuracies.__getitem__)
     worst = ranking[0]
     best = ranking[-1]
-    return Gap(worst, best, size=accuracies[best] - accuracies[worst], faces=faces)
+    size = accuracies[best] - accuracies[worst]
+    return Gap(worst, best, size, num_faces)
 
 
 def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate], list[float]]:
@@ -237,6 +243,6 @@ def difference_error(correct: Array, group: Array, units: IntArray) -> float:
 
 
 def _fisher_p(correct: Array, group: Array) -> float:
-    """Returns the p-value that being correct (N,) does not depend on being in a group (N,)."""
+    """Returns the p-value of Fisher's exact test: correct (N,) inside and outside a group (N,)."""
     table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
     return float(fisher_exact(table).pvalue)

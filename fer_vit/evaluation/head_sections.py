@@ -17,17 +17,22 @@ from fer_vit.report.intervals import interval_chart
 def has_targets(head: str, measured: Measured) -> bool:
     """Returns whether any face has a target of an output of a head."""
     first = HEADS[head].measures[0]
-    return any(row[first].faces for row in measured.values())
+    return any(row[first].num_faces for row in measured.values())
 
 
-def head_sections(head: str, results: HeadResults) -> list[Section]:
-    """Returns the parts of a head: its measures, by group, of two models, on altered images."""
+def head_sections(
+    head: str, results: HeadResults, errors: Mapping[str, ComparedError]
+) -> list[Section]:
+    """Returns the parts of a head: its measures, by group, of two models, on altered images.
+
+    `errors` are of two models by output, empty without another one.
+    """
     parts = [head_section(head, results.measured)]
     for column, groups in results.by.items():
         if groups:
             parts.append(head_groups_section(head, column, groups))
-    if results.compared:
-        parts.append(compared_section(head, results.compared))
+    if errors:
+        parts.append(compared_section(head, errors))
     if results.robustness is not None:
         parts.append(altered_section(head, results.robustness))
     return parts
@@ -40,22 +45,22 @@ def head_section(head: str, measured: Measured) -> Section:
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
-    faces = {}
+    num_faces = {}
     titles = output_titles(measured)
     for output, row in measured.items():
         first = row[names[0]]
-        cells = [titles[output], f"{first.faces:,}"]
+        cells = [titles[output], f"{first.num_faces:,}"]
         for name in shown:
             cells.append(estimate_text(row[name], ".3f"))
         table.append(cells)
         chart_rows[printable(titles[output])] = first
-        faces[printable(titles[output])] = first.faces
+        num_faces[printable(titles[output])] = first.num_faces
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
     sentences.append("In brackets: 95% bootstrap intervals, as above.")
     text = " ".join(sentences)
-    drawn = interval_chart(chart_rows, ".3f", names[0], faces)
+    drawn = interval_chart(chart_rows, ".3f", names[0], num_faces)
     if drawn is None:
         return Section(entry.title, text, table)
     text += f" The chart has {names[0]}."
@@ -89,16 +94,16 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
     return Section(f"{HEADS[head].title} by {column}", text, table)
 
 
-def compared_section(head: str, compared: Mapping[str, ComparedError]) -> Section:
+def compared_section(head: str, errors: Mapping[str, ComparedError]) -> Section:
     """Returns the table of the errors of two models for the outputs of a head."""
     table = [["output", "faces", "error", "the other's error", "difference", "p"]]
-    titles = output_titles(compared)
-    for output, row in compared.items():
-        cells = [titles[output], f"{row.error.faces:,}"]
+    titles = output_titles(errors)
+    for output, row in errors.items():
+        cells = [titles[output], f"{row.error.num_faces:,}"]
         cells.append(estimate_text(row.error, ".3f"))
-        cells.append(estimate_text(row.against.other, ".3f"))
-        cells.append(estimate_text(row.against.difference, "+.3f"))
-        cells.append(f"{row.against.p:.2g}")
+        cells.append(estimate_text(row.other_model.mean, ".3f"))
+        cells.append(estimate_text(row.other_model.difference, "+.3f"))
+        cells.append(f"{row.other_model.p:.2g}")
         table.append(cells)
     text = (
         "Mean absolute errors on the same faces. Difference: the model minus the other; below 0, "

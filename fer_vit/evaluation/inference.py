@@ -73,7 +73,7 @@ def score_intervals(
             count = count_units((members or {}).get(name, every), units)
             if drawn is not None and count > 1:
                 low, high = np.nanpercentile(drawn[name], percentiles(count)).tolist()
-        results[name] = FaceEstimate(mean, low, high, faces=len(packed))
+        results[name] = FaceEstimate(mean, low, high, num_faces=len(packed))
     return results
 
 
@@ -144,12 +144,12 @@ def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale
     disagree; numbers of any size have no such bounds. There is no interval for one unit, and for
     fewer than `MIN_UNITS` that disagree.
     """
-    faces = int(member.sum())
+    num_faces = int(member.sum())
     count = count_units(member, units)
     mean = estimate.mean
     low = estimate.low
     high = estimate.high
-    unbounded = FaceEstimate(mean, low=None, high=None, faces=faces)
+    unbounded = FaceEstimate(mean, low=None, high=None, num_faces=num_faces)
     if count < 2 or mean is None or low is None or high is None:
         return unbounded
     if scale != "number" and has_no_width(estimate):
@@ -159,7 +159,7 @@ def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale
         high = min(mean + disagree, 1.0)
     elif count < MIN_UNITS:
         return unbounded
-    return FaceEstimate(mean, low, high, faces)
+    return FaceEstimate(mean, low, high, num_faces)
 
 
 def has_no_width(estimate: Estimate) -> bool:
@@ -170,7 +170,7 @@ def has_no_width(estimate: Estimate) -> bool:
 
 
 def t_p(estimate: float, error: float, units: int) -> float:
-    """Returns the p-value by a t test that an estimate with a standard error over U units is 0."""
+    """Returns the p-value of an estimate with a standard error over U units, by a t test."""
     return float(2 * student.sf(abs(estimate) / max(error, ROUNDING_ERROR), units - 1))
 
 
@@ -198,9 +198,10 @@ def half_width_error(estimate: Estimate, units: int) -> float | None:
 
 
 def paired_p(values: Array, units: IntArray | None = None) -> float:
-    """Returns the p-value that the mean of values (N,), differences of two models, is 0.
+    """Returns the p-value of the mean of values (N,), differences of two models.
 
-    By a t test over U persons or photos; for equal numbers of faces it is the paired t test of
+    It is the chance of a mean as far from 0 if there is no difference, by a t test over U persons
+    or photos; for equal numbers of faces it is the paired t test of
     their means. But not below 2^(1 - D), where the values of D units do not add up to 0: if both
     models were equal, all of these would have the same sign as often by chance. 1 for fewer than
     two units.
@@ -231,19 +232,19 @@ def hybrid_difference(first: FaceEstimate, second: FaceEstimate) -> FaceEstimate
     Newcombe, "Interval estimation for the difference between independent proportions", 1998, method
     10: where one share is 0 or 1, the bootstrap of the difference would take it for certain.
     """
-    faces = first.faces + second.faces
+    num_faces = first.num_faces + second.num_faces
     if first.mean is None or second.mean is None:
-        return FaceEstimate(mean=None, low=None, high=None, faces=faces)
+        return FaceEstimate(mean=None, low=None, high=None, num_faces=num_faces)
 
     mean = first.mean - second.mean
-    unbounded = FaceEstimate(mean, low=None, high=None, faces=faces)
+    unbounded = FaceEstimate(mean, low=None, high=None, num_faces=num_faces)
     if first.low is None or first.high is None:
         return unbounded
     if second.low is None or second.high is None:
         return unbounded
     below = np.hypot(first.mean - first.low, second.high - second.mean)
     above = np.hypot(first.high - first.mean, second.mean - second.low)
-    return FaceEstimate(mean, float(mean - below), float(mean + above), faces)
+    return FaceEstimate(mean, float(mean - below), float(mean + above), num_faces)
 
 
 def holm(p: Sequence[float]) -> list[float]:

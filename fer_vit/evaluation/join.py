@@ -33,48 +33,49 @@ EXCEL_DIGITS = 15  # of a number; spreadsheets store zeros instead of further on
 LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
-def add_labels(faces: EvaluatedFaces, labels: Path, split: Split) -> EvaluatedFaces:
+def add_labels(faces: EvaluatedFaces, path: Path, split: Split) -> EvaluatedFaces:
     """Returns the first face of each labelled image with its label.
 
-    Labels are in a split of a manifest, or in a table with the column path, and label or outputs of
-    heads (`move_*`, `yaw`, `valence` ...), or both. Raises FerVitError when the model lacks a
-    label, or its predictions lack an image.
+    At `path` is a manifest, of which `split` is read, or a table with the column path, and label or
+    outputs of heads (`move_*`, `yaw`, `valence` ...), or both. Raises FerVitError when the model
+    lacks a label, or its predictions lack an image.
     """
-    if is_table(labels):
-        truth = read_truth_table(labels, faces.labels)
+    if is_table(path):
+        truth = read_truth_table(path, faces.labels)
     else:
-        truth = _manifest_truth(faces, labels, split)
+        truth = _manifest_truth(faces.labels, path, split)
     known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))
 
     notes = list(truth.notes)
-    without = len(set(faces.paths)) - len(set(known.paths))
-    if without:
-        notes.append(f"{labels.name}: {counted(without, 'image')} without a label left out.")
-    values = {}
-    lacking = []
+    num_unlabelled = len(set(faces.paths)) - len(set(known.paths))
+    if num_unlabelled:
+        notes.append(f"{path.name}: {counted(num_unlabelled, 'image')} without a label left out.")
+    outputs = {}
+    missing_outputs = []
     for name in truth.outputs:
         if name in known.columns:
-            values[name] = known.columns[name].astype(float)
+            outputs[name] = known.columns[name].astype(float)
         else:
-            lacking.append(printable(name))
-    if lacking:
-        notes.append(f"{labels.name}: the predictions have no {short(', '.join(lacking))}.")
+            missing_outputs.append(printable(name))
+    if missing_outputs:
+        missing = short(", ".join(missing_outputs))
+        notes.append(f"{path.name}: the predictions have no {missing}.")
     return replace(
         known,
         targets=truth.votes,
-        columns=truth.columns | known.columns,
-        heads=pair_outputs(values, truth.outputs),
+        columns=truth.columns | known.columns,  # the columns of `predict` stay
+        heads=pair_outputs(outputs, truth.outputs),
         notes=(*known.notes, *notes),
     )
 
 
-def _manifest_truth(faces: EvaluatedFaces, labels: Path, split: Split) -> Truth:
-    """Reads labels and targets in a split of a manifest."""
-    manifest = Manifest.read(labels, [split]).split(split)
-    votes = manifest.model_targets(faces.labels)
+def _manifest_truth(labels: Sequence[str], path: Path, split: Split) -> Truth:
+    """Reads targets in a split of a manifest, with votes for the labels (C) of a model."""
+    manifest = Manifest.read(path, [split]).split(split)
+    votes = manifest.model_targets(labels)
     outputs = manifest.target_values()
     if votes is None and not outputs:
-        raise no_label(labels, split)
+        raise no_label(path, split)
     columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
     return Truth(as_objects(manifest.image_names()), votes, outputs, columns)
 

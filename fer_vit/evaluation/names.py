@@ -12,7 +12,7 @@ Cell: TypeAlias = Estimate | float | str
 
 def group_row(group: Group) -> dict[str, Cell]:
     """Returns the results of a group by name."""
-    row: dict[str, Cell] = {"faces": group.faces}
+    row: dict[str, Cell] = {"faces": group.num_faces}
     row.update(group.scores)
     if group.test is not None:
         row["difference"] = group.test.difference
@@ -22,13 +22,13 @@ def group_row(group: Group) -> dict[str, Cell]:
 
 def altered_row(altered: AlteredMean, measure: str) -> dict[str, Cell]:
     """Returns the results of altered images by name; `measure`: what the mean is of."""
-    row: dict[str, Cell] = {"faces": altered.estimate.faces, measure: altered.estimate}
+    row: dict[str, Cell] = {"faces": altered.estimate.num_faces, measure: altered.estimate}
     if altered.change is not None:
         row["difference"] = altered.change
-    if altered.against is not None:
-        row["the other model"] = altered.against.other
-        row["difference from it"] = altered.against.difference
-        row["p"] = altered.against.p
+    if altered.other_model is not None:
+        row["the other model"] = altered.other_model.mean
+        row["difference from it"] = altered.other_model.difference
+        row["p"] = altered.other_model.p
     return row
 
 

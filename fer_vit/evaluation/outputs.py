@@ -19,11 +19,12 @@ from fer_vit.evaluation.inference import (
 )
 from fer_vit.evaluation.join import align_outputs
 from fer_vit.evaluation.results import (
-    Against,
     ComparedError,
+    ComparedHeads,
     FaceEstimate,
     HeadResults,
     Measured,
+    OtherModel,
 )
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
@@ -37,40 +38,30 @@ def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
     return {head: score_head(head, outputs, units) for head, outputs in known.heads.items()}
 
 
-def evaluate_heads(
-    faces: EvaluatedFaces,
-    by: Sequence[str] = (),
-    second: EvaluatedFaces | None = None,
-    name: object = "",
-) -> dict[str, HeadResults]:
-    """Returns the results of further heads, overall and by group, and compares with a model.
+def evaluate_heads(faces: EvaluatedFaces, by: Sequence[str] = ()) -> dict[str, HeadResults]:
+    """Returns the results of further heads, overall and by the groups of columns."""
+    groups = {column: score_groups(faces, column) for column in by}
+    results = {}
+    for head, measured in score_outputs(faces).items():
+        by_column = {column: by_head[head] for column, by_head in groups.items()}
+        results[head] = HeadResults(measured, by_column)
+    return results
+
+
+def compare_heads(faces: EvaluatedFaces, second: EvaluatedFaces, name: object) -> ComparedHeads:
+    """Compares the errors of two models for the outputs that both have.
 
     Args:
         faces: The faces.
-        by: The columns to group by.
-        second: The faces of another model.
-        name: The name of the other model in messages.
+        second: The faces as the other model has predicted them.
+        name: The other model or its table, for messages.
     """
-    if not faces.heads:  # the other model may be of other images
-        return {}
-    groups = {column: score_groups(faces, column) for column in by}
-    second_outputs = None
-    if second is not None:
-        second_outputs = align_outputs(faces, second, name)
-
-    results = {}
-    for head, measured in score_outputs(faces).items():
-        compared: dict[str, ComparedError] | None = None
-        if second_outputs is not None:
-            compared = {}
-            if head in second_outputs:
-                compared = compare_outputs(faces.heads[head], second_outputs[head], faces.units)
-        results[head] = HeadResults(
-            measured=measured,
-            by={column: by_head[head] for column, by_head in groups.items()},
-            compared=compared,
-        )
-    return results
+    second_outputs = align_outputs(faces, second, name)
+    compared = {}
+    for head, outputs in faces.heads.items():
+        if head in second_outputs:
+            compared[head] = compare_outputs(outputs, second_outputs[head], faces.units)
+    return compared
 
 
 def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
@@ -96,7 +87,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 
     measured: dict[str, dict[str, FaceEstimate]] = {}
     for column, output in enumerate(first.names):
-        faces = int(known[:, column].sum())
+        num_faces = int(known[:, column].sum())
         count = len(np.unique(units[known[:, column]]))  # of persons or photos
         measured[output] = {}
         for index, name in enumerate(names):
@@ -108,7 +99,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
                 if resamples is not None and count >= MIN_UNITS:
                     drawn_means = resamples[:, column, index]  # (R,)
                     low, high = np.nanpercentile(drawn_means, percentiles(count)).tolist()
-            measured[output][name] = FaceEstimate(mean, low, high, faces)
+            measured[output][name] = FaceEstimate(mean, low, high, num_faces)
     return measured
 
 
@@ -157,8 +148,8 @@ def compare_outputs(
     p_values = holm([paired_p(values, units) for values in differences.T])
     compared = {}
     for index, name in enumerate(second.names):
-        against = Against(second_error[index], difference[index], p_values[index])
-        compared[name] = ComparedError(error[index], against)
+        other_model = OtherModel(second_error[index], difference[index], p_values[index])
+        compared[name] = ComparedError(error[index], other_model)
     return compared
 
 

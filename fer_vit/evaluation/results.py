@@ -16,7 +16,12 @@ from fer_vit.report.estimate import Estimate
 class FaceEstimate(Estimate):
     """A result over faces with its 95% interval."""
 
-    faces: int  # number of faces with a value
+    num_faces: int  # with a value
+
+    @property
+    def numbers(self) -> dict[str, float | int | None]:
+        """The numbers by their key in JSON."""
+        return super().numbers | {"faces": self.num_faces}
 
 
 # The scores of some faces by name, such as `accuracy` (see `scores.scores`); without labels how
@@ -32,14 +37,15 @@ class GroupTest:
     """The accuracy in a group less the one of all other faces."""
 
     difference: FaceEstimate
-    p: float  # of the difference being 0, corrected for the number of groups
+    # chance of a difference as large if there is none, corrected for the number of groups
+    p: float
 
 
 @dataclass(frozen=True)
 class Group:
     """The scores of a part of the faces."""
 
-    faces: int  # number of its faces with a prediction
+    num_faces: int  # with a prediction
     scores: Scores
     test: GroupTest | None = None  # None: without labels, or not a group to compare
 
@@ -51,7 +57,7 @@ class Gap:
     worst: str
     best: str
     size: float  # the difference of their accuracies
-    faces: int  # number of faces in all groups, also in small ones
+    num_faces: int  # in all groups, also in small ones
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,8 @@ class Grouping:
     """The faces by the values of a column."""
 
     groups: Mapping[str, Group]  # by value
-    few: Mapping[str, int]  # the number of faces of each group that is too small to compare
-    unknown: int  # number of faces without a value
+    small_groups: Mapping[str, int]  # number of faces of each group that is too small to compare
+    num_unknown: int  # faces without a value
     gap: Gap | None = None  # None: there are no labels, or fewer than two groups
 
 
@@ -68,12 +74,12 @@ class Grouping:
 class ModelComparison:
     """A model and another one on the same faces."""
 
-    faces: int  # number of faces that both predict
-    other: Scores  # of the other model
-    difference: Scores  # the scores of the model less the other's
-    only_first: int  # number of faces that only the model classifies correctly
-    only_second: int  # number of faces that only the other model classifies correctly
-    p: float  # of equal accuracies
+    num_faces: int  # that both predict
+    other_scores: Scores  # of the other model
+    differences: Scores  # the scores of the model less the other's
+    num_only_first: int  # faces that only the model classifies correctly
+    num_only_second: int  # faces that only the other model classifies correctly
+    p: float  # chance of accuracies as different if both models are equally accurate
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,13 @@ class LabelResults:
 
 
 @dataclass(frozen=True)
-class Against:
-    """A mean of another model on the same faces."""
+class OtherModel:
+    """A mean of another model on the same faces, and how a model differs from it."""
 
-    other: FaceEstimate
+    mean: FaceEstimate
     difference: FaceEstimate  # the mean of the model less the other's
-    p: float  # of the difference being 0, corrected for the number of such tests
+    # chance of a difference as large if there is none, corrected for the number of such tests
+    p: float
 
 
 @dataclass(frozen=True)
@@ -110,15 +117,19 @@ class AlteredMean:
 
     estimate: FaceEstimate  # the accuracy, or the mean absolute error of a further head
     change: FaceEstimate | None  # from the unaltered images; None: these are all unaltered
-    against: Against | None  # None: there is no other model
+    other_model: OtherModel | None  # None: there is no other model
 
 
 @dataclass(frozen=True)
 class ComparedError:
-    """The mean absolute error of an output."""
+    """The mean absolute error of an output, and another model's."""
 
     error: FaceEstimate
-    against: Against
+    other_model: OtherModel
+
+
+# The errors of the outputs that two models have, by head and output.
+ComparedHeads: TypeAlias = Mapping[str, Mapping[str, ComparedError]]
 
 
 @dataclass(frozen=True)
@@ -135,8 +146,6 @@ class HeadResults:
 
     measured: Measured  # of all faces
     by: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)  # by column and group
-    # by output; empty: the other model lacks the head; None: there is no other model
-    compared: Mapping[str, ComparedError] | None = None
     robustness: HeadRobustness | None = None  # None: it was not requested
 
 
@@ -145,12 +154,13 @@ class Evaluation:
     """All results of an evaluation. What was not requested, or has no faces, is empty or None."""
 
     scores: Scores  # of all faces
-    near_duplicates: int  # number of faces with a near-duplicate in the original training split
+    num_near_duplicates: int  # faces with a near-duplicate in the original training split
     without_near_duplicates: Scores | None  # None: no face has one, or all faces have
     by: Mapping[str, Grouping]  # by column
     comparison: ModelComparison | None
     labelled: LabelResults | None  # None: there are no labels
     folds: Mapping[str, Group] = field(default_factory=dict)  # of a cross-validation
     heads: Mapping[str, HeadResults] = field(default_factory=dict)  # further heads with targets
+    compared_heads: ComparedHeads | None = None  # None: there are no heads, or no other model
     notes: Sequence[str] = ()  # what was assumed and left out
     robustness: Mapping[str, AlteredMean] = field(default_factory=dict)  # accuracy by alteration

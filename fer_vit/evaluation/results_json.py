@@ -11,108 +11,127 @@ from fer_vit.evaluation.results import (
     FaceEstimate,
     Grouping,
     HeadResults,
+    LabelResults,
     ModelComparison,
 )
 from fer_vit.report.estimate import plain_estimates
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns the results as results.json has them; a key without results is left out."""
+    """Returns the results as results.json has them; a key without results is left out.
+
+    Functions that end in `entries` return several keys with their values, others a value.
+    """
+    results = score_entries(evaluation)
+    if evaluation.labelled is not None:
+        results |= label_entries(evaluation.labelled)
+    if evaluation.folds:
+        results["by_fold"] = group_rows(evaluation.folds)  # with `_`: scripts of users read it
+    results |= head_entries(evaluation)
+    if evaluation.notes:
+        results["notes"] = list(evaluation.notes)
+    if evaluation.robustness:
+        results["robustness"] = altered_rows(evaluation.robustness, "accuracy")
+    robust_heads = robust_heads_json(evaluation.heads)
+    if robust_heads:
+        results["heads robustness"] = robust_heads
+    return plain_estimates(results)
+
+
+def score_entries(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the scores of all faces, of groups, and of two models."""
     results: dict[str, Any] = {"all": evaluation.scores}
-    if evaluation.near_duplicates:
-        results["near-duplicates of train"] = evaluation.near_duplicates
+    if evaluation.num_near_duplicates:
+        results["near-duplicates of train"] = evaluation.num_near_duplicates
     if evaluation.without_near_duplicates is not None:
         results["without near-duplicates"] = evaluation.without_near_duplicates
     if evaluation.by:
         results["by"] = {name: grouping_json(column) for name, column in evaluation.by.items()}
     if evaluation.comparison is not None:
         results["comparison"] = comparison_json(evaluation.comparison)
+    return results
 
-    labelled = evaluation.labelled
-    if labelled is not None:
-        if labelled.by_votes:
-            results["by votes"] = group_rows(labelled.by_votes)
-        results["labels"] = list(labelled.labels)
-        results["confusion"] = labelled.confusion.tolist()
-        results["likely wrong labels"] = [asdict(label) for label in labelled.likely_wrong]
-    if evaluation.folds:
-        results["by_fold"] = group_rows(evaluation.folds)
 
-    results |= heads_json(evaluation.heads)
-    if evaluation.notes:
-        results["notes"] = list(evaluation.notes)
-    if evaluation.robustness:
-        results["robustness"] = altered_rows(evaluation.robustness, "accuracy")
-    results |= head_robustness_json(evaluation.heads)
-    return plain_estimates(results)
+def label_entries(labelled: LabelResults) -> dict[str, Any]:
+    """Returns what labels show besides scores."""
+    results: dict[str, Any] = {}
+    if labelled.by_votes:
+        results["by votes"] = group_rows(labelled.by_votes)
+    results["labels"] = list(labelled.labels)
+    results["confusion"] = labelled.confusion.tolist()
+    results["likely wrong labels"] = [asdict(label) for label in labelled.likely_wrong]
+    return results
+
+
+def head_entries(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the results of further heads on unaltered images."""
+    results: dict[str, Any] = {}
+    if evaluation.heads:
+        results["heads"] = {head: value.measured for head, value in evaluation.heads.items()}
+    by_column = heads_by_json(evaluation.heads)
+    if by_column:
+        results["heads by"] = by_column
+    if evaluation.compared_heads is not None:
+        compared = {}
+        for head, errors in evaluation.compared_heads.items():
+            compared[head] = errors_json(errors)
+        results["heads compared"] = compared
+    return results
 
 
 def grouping_json(grouping: Grouping) -> dict[str, Any]:
     """Returns the results of the groups of a column."""
     results: dict[str, Any] = {
         "groups": group_rows(grouping.groups),
-        "few": grouping.few,
-        "unknown": grouping.unknown,
+        "few": grouping.small_groups,
+        "unknown": grouping.num_unknown,
     }
-    if grouping.gap is not None:
-        results["worst"] = grouping.gap.worst
-        results["best"] = grouping.gap.best
-        results["gap"] = FaceEstimate(grouping.gap.size, None, None, grouping.gap.faces)
+    gap = grouping.gap
+    if gap is not None:
+        results["worst"] = gap.worst
+        results["best"] = gap.best
+        results["gap"] = FaceEstimate(gap.size, low=None, high=None, num_faces=gap.num_faces)
     return results
 
 
 def comparison_json(comparison: ModelComparison) -> dict[str, Any]:
     """Returns the comparison with another model."""
     return {
-        "faces": comparison.faces,
-        "other": comparison.other,
-        "difference": comparison.difference,
+        "faces": comparison.num_faces,
+        "other": comparison.other_scores,
+        "difference": comparison.differences,
         "McNemar": {
-            "first": comparison.only_first,
-            "second": comparison.only_second,
+            "first": comparison.num_only_first,
+            "second": comparison.num_only_second,
             "p": comparison.p,
         },
     }
 
 
-def heads_json(heads: Mapping[str, HeadResults]) -> dict[str, Any]:
-    """Returns the results of further heads on unaltered images; empty without heads."""
-    if not heads:
-        return {}
-    results: dict[str, Any] = {}
-    results["heads"] = {head: value.measured for head, value in heads.items()}
-
+def heads_by_json(heads: Mapping[str, HeadResults]) -> dict[str, dict[str, Any]]:
+    """Returns the measures of further heads by column, head and group."""
     by_column: dict[str, dict[str, Any]] = {}
     for head, value in heads.items():
         for column, groups in value.by.items():
             by_column.setdefault(column, {})[head] = groups
-    if by_column:
-        results["heads by"] = by_column
-
-    if any(value.compared is not None for value in heads.values()):
-        compared: dict[str, Any] = {}
-        for head, value in heads.items():
-            if value.compared:
-                compared[head] = compared_json(value.compared)
-        results["heads compared"] = compared
-    return results
+    return by_column
 
 
-def compared_json(compared: Mapping[str, ComparedError]) -> dict[str, Any]:
+def errors_json(errors: Mapping[str, ComparedError]) -> dict[str, Any]:
     """Returns the errors of two models by output."""
     outputs = {}
-    for name, result in compared.items():
+    for name, result in errors.items():
         outputs[name] = {
-            "faces": result.error.faces,
+            "faces": result.error.num_faces,
             "error": result.error,
-            "other": result.against.other,
-            "difference": result.against.difference,
-            "p": result.against.p,
+            "other": result.other_model.mean,
+            "difference": result.other_model.difference,
+            "p": result.other_model.p,
         }
     return outputs
 
 
-def head_robustness_json(heads: Mapping[str, HeadResults]) -> dict[str, Any]:
+def robust_heads_json(heads: Mapping[str, HeadResults]) -> dict[str, Any]:
     """Returns the results of further heads on altered images; empty if none is requested."""
     results = {}
     for head, value in heads.items():
@@ -121,4 +140,4 @@ def head_robustness_json(heads: Mapping[str, HeadResults]) -> dict[str, Any]:
                 "errors": altered_rows(value.robustness.errors, "error"),
                 "outputs": value.robustness.outputs,
             }
-    return {"heads robustness": results} if results else {}
+    return results

@@ -96,11 +96,11 @@ def class_table(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> l
 def group_chart(groups: Mapping[str, Group], score: str = "accuracy") -> IntervalChart | None:
     """Returns the chart of one score of some groups."""
     estimates = {}
-    faces = {}
+    num_faces = {}
     for name, group in groups.items():
         estimates[printable(name)] = group.scores[score]
-        faces[printable(name)] = group.faces
-    return interval_chart(estimates, ".1%", score, faces)
+        num_faces[printable(name)] = group.num_faces
+    return interval_chart(estimates, ".1%", score, num_faces)
 
 
 def altered_chart(
@@ -108,8 +108,8 @@ def altered_chart(
 ) -> IntervalChart | None:
     """Returns the chart of the means of altered images; `measure`: what they are of."""
     estimates = {}
-    faces = {}
+    num_faces = {}
     for name, result in altered.items():
         estimates[printable(name)] = result.estimate
-        faces[printable(name)] = result.estimate.faces
-    return interval_chart(estimates, form, measure, faces)
+        num_faces[printable(name)] = result.estimate.num_faces
+    return interval_chart(estimates, form, measure, num_faces)

@@ -167,7 +167,7 @@ def score_faces(
     for name in ("macro F1", "UAR"):
         limiting = rarest if has_no_width(intervals[name]) else every
         bounded = bound(intervals[name], limiting, units, scale)
-        intervals[name] = replace(bounded, faces=len(targets))
+        intervals[name] = replace(bounded, num_faces=len(targets))
 
     # Resamples add noise to each bin, whose absolute values only add up: no bootstrap covers it.
     error = intervals["calibration error"]

@@ -47,9 +47,10 @@ def evaluation_sections(evaluation: Evaluation, faces: EvaluatedFaces) -> list[S
     """Returns the sections of an evaluation: results in words, scores, and scores by group."""
     scores = scores_section(evaluation, len(np.unique(faces.units)))
     heads = []
+    compared_heads = evaluation.compared_heads or {}
     for head, results in evaluation.heads.items():
         if has_targets(head, results.measured):
-            heads += head_sections(head, results)
+            heads += head_sections(head, results, compared_heads.get(head, {}))
     groups = [group_section(column, grouping) for column, grouping in evaluation.by.items()]
     labelled = evaluation.labelled
     if labelled is None:
@@ -87,26 +88,27 @@ def result_lines(evaluation: Evaluation, labelled: LabelResults) -> list[str]:
     ]
 
     recalls = {}
-    faces = {}
+    num_faces = {}
     for label, size in zip(labels, sizes.tolist(), strict=True):
         if size:
             recalls[label] = scores[recall_name(label)]
-            faces[label] = size
+            num_faces[label] = size
     if len(recalls) > 1:
-        lines += worst_lines(recalls, faces)
+        lines += worst_lines(recalls, num_faces)
     comparison = evaluation.comparison
     if comparison is not None:
-        difference = estimate_text(comparison.difference["accuracy"], "+.1%", named=True)
+        difference = estimate_text(comparison.differences["accuracy"], "+.1%", named=True)
         lines.append(
-            f"On the same {comparison.faces:,} faces, the accuracy minus the other model's is "
-            f"{difference}. Only the model is correct on {comparison.only_first:,}, only the other "
-            f"on {comparison.only_second:,}: p = {comparison.p:.2g} (McNemar's exact test; where "
-            "several faces are of one person, not below the p of a t test over persons)."
+            f"On the same {comparison.num_faces:,} faces, the accuracy minus the other model's is "
+            f"{difference}. Only the model is correct on {comparison.num_only_first:,}, only the "
+            f"other on {comparison.num_only_second:,}: p = {comparison.p:.2g} (McNemar's exact "
+            "test; where several faces are of one person, not below the p of a t test over "
+            "persons)."
         )
     return lines
 
 
-def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> list[str]:
+def worst_lines(recalls: Mapping[str, Estimate], num_faces: Mapping[str, int]) -> list[str]:
     """Returns which labels are found least often, up to the first one with many faces.
 
     That one is only named if another label is found more often.
@@ -116,15 +118,15 @@ def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> li
 
     Args:
         recalls: By label.
-        faces: The number of faces with each label.
+        num_faces: The number of faces with each label.
     """
     shares = {label: recall.mean for label, recall in recalls.items()}
     if len({*shares.values()}) == 1:  # none is found less often than the others
         return []
 
     # of labels that are found equally often, the most frequent one comes first
-    ranking = sorted(shares, key=lambda label: (shares[label], -faces[label]))
-    frequent = [label for label in ranking if faces[label] >= MIN_GROUP]
+    ranking = sorted(shares, key=lambda label: (shares[label], -num_faces[label]))
+    frequent = [label for label in ranking if num_faces[label] >= MIN_GROUP]
     last = frequent[0] if frequent else ranking[0]
     rare = ranking[: ranking.index(last)]
     as_often: list[str] = []
@@ -134,7 +136,7 @@ def worst_lines(recalls: Mapping[str, Estimate], faces: Mapping[str, int]) -> li
     named = []
     for label in [*rare[:MAX_RARE], *as_often[:MAX_RARE]]:
         share = estimate_text(recalls[label], ".1%", named=True)
-        named.append(f"{label}, in {share} of its {counted(faces[label], 'face')}")
+        named.append(f"{label}, in {share} of its {counted(num_faces[label], 'face')}")
     lines = [f"Found least often: {'; '.join(named)}."]
     if len(rare) > MAX_RARE:
         unnamed = counted(len(rare) - MAX_RARE, "label")
@@ -160,11 +162,11 @@ def scores_section(evaluation: Evaluation, units: int) -> Section:
     for head, results in evaluation.heads.items():
         if not has_targets(head, results.measured):
             without_targets.append(head)
-    lacking = []
+    unmeasured = []
     if without_targets:
         names = ", ".join(without_targets)
-        lacking.append(f"Not measured, since no face has a target: {names}.")
-    return Section("Scores", text, table, lines=lacking, more=[meanings])
+        unmeasured.append(f"Not measured, since no face has a target: {names}.")
+    return Section("Scores", text, table, lines=unmeasured, more=[meanings])
 
 
 def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], str]:
@@ -187,14 +189,14 @@ def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], 
     if evaluation.without_near_duplicates is not None:
         rows["without near-duplicates"] = evaluation.without_near_duplicates
         text += " Near-duplicates are of faces in the original training split."
-    elif evaluation.near_duplicates:
+    elif evaluation.num_near_duplicates:
         text += (
             " Every face has a near-duplicate in the original training split: "
             "no score holds for new faces."
         )
     if evaluation.comparison is not None:
-        rows["the other model"] = evaluation.comparison.other
-        rows["difference"] = evaluation.comparison.difference
+        rows["the other model"] = evaluation.comparison.other_scores
+        rows["difference"] = evaluation.comparison.differences
         text += " Difference: the model minus the other, on the same faces."
     return rows, text
 
@@ -202,17 +204,17 @@ def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], 
 def class_section(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> Section:
     """Returns the table of `class_table`, and a chart of the recalls."""
     recalls = {}
-    faces = {}
+    num_faces = {}
     for index in occurring(confusion):
         name = printable(labels[index])
         recalls[name] = scores[recall_name(labels[index])]
-        faces[name] = int(confusion[index].sum())
+        num_faces[name] = int(confusion[index].sum())
     text = (
         "The chart has the recall: of the faces with this label, how many are predicted as it. "
         "Precision: of the faces predicted as it, how many have this label."
     )
     table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
-    drawn = interval_chart(recalls, ".1%", "recall", faces)
+    drawn = interval_chart(recalls, ".1%", "recall", num_faces)
     return Section("By expression", text, intervals=drawn, more=[table])
 
 
@@ -258,13 +260,13 @@ def group_section(column: str, grouping: Grouping) -> Section:
             "persons), with Holm's correction for the number of groups, unless two groups have "
             "all faces and are one test."
         )
-    if grouping.few:
-        few = ", ".join(f"{name} ({size:,})" for name, size in grouping.few.items())
+    if grouping.small_groups:
+        few = ", ".join(f"{name} ({size:,})" for name, size in grouping.small_groups.items())
         sentences.append(
             f"Under {MIN_GROUP} persons or photos, too few to compare (number of faces): {few}."
         )
-    if grouping.unknown:
-        sentences.append(f"Without a value: {grouping.unknown:,} faces.")
+    if grouping.num_unknown:
+        sentences.append(f"Without a value: {grouping.num_unknown:,} faces.")
     drawn_score = FOUND
     if any("accuracy" in group.scores for group in groups.values()):
         drawn_score = "accuracy"

@@ -1,7 +1,7 @@
 """A result with its 95% interval, and both as text."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -20,13 +20,18 @@ class Estimate:
     low: float | None  # None: there is no interval, as of few persons
     high: float | None
 
+    @property
+    def numbers(self) -> dict[str, float | int | None]:
+        """The numbers by their key in JSON."""
+        return {"mean": self.mean, "low": self.low, "high": self.high}
+
 
 def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested results for JSON: each estimate as a dictionary of its fields."""
+    """Returns nested results for JSON: each estimate as its numbers by key."""
     plain: dict[str, Any] = {}
     for name, result in results.items():
         if isinstance(result, Estimate):
-            plain[name] = asdict(result)
+            plain[name] = result.numbers
         elif isinstance(result, Mapping):
             plain[name] = plain_estimates(result)
         else:

@@ -4,7 +4,7 @@ R regions, C labels, V views of attention, of which L are heads (see `Attention`
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,12 +166,12 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
     for label, average in averages.items():
         intervals = average.intervals()
         for region, interval in zip(regions, intervals[: len(regions)], strict=True):
-            if interval.faces:
-                shares.append({"predicted": label, "region": region} | asdict(interval))
+            if interval.num_faces:
+                shares.append({"predicted": label, "region": region} | interval.numbers)
         for (taker, giver), interval in zip(pairs, intervals[len(regions) :], strict=True):
-            if interval.faces:
+            if interval.num_faces:
                 names = {"predicted": label, "region": taker, "takes_from": giver}
-                relations.append(names | asdict(interval))
+                relations.append(names | interval.numbers)
 
     share_columns = {"predicted": str} | INTERVAL_COLUMNS
     relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS

@@ -458,8 +458,8 @@ MUTATIONS = [
     Mutation(
         "intraclass correlations agree with pingouin",
         "fer_vit/comparison/statistics.py",
-        "    df_between = persons - 1\n",
-        "    df_between = persons\n",
+        "    df_between = num_persons - 1\n",
+        "    df_between = num_persons\n",
         "tests/comparison/test_statistics.py::test_intraclass_correlation_equals_pingouin",
     ),
     Mutation(

@@ -222,7 +222,7 @@ def test_a_model_card_is_complete_or_as_before(
 
     card = tmp_path / CARD_FILE
     card.write_text(CARD)
-    score = FaceEstimate(mean=0.5, low=0.4, high=0.6, faces=9)
+    score = FaceEstimate(mean=0.5, low=0.4, high=0.6, num_faces=9)
     models = {"This model": {"accuracy": score, "UAR": score}}
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fill_disk)

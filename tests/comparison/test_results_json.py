@@ -1,11 +1,11 @@
 """The keys of results.json, which programs of users read."""
 
 from fer_vit.comparison.kinds import share_kind
-from fer_vit.comparison.results import Outcome, Tested, Untested
+from fer_vit.comparison.results import ContrastTest, ContrastWithoutTest, Outcome
 from fer_vit.comparison.results_json import differences_json, numbers_json, outcome_json
 from fer_vit.comparison.statistics import Difference, MeansTest, PersonMean, TTest
 
-DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, persons=8)
+DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, num_persons=8)
 DIFFERENCE_KEYS = {"mean": 0.2, "low": 0.1, "high": 0.3, "persons": 8}
 
 
@@ -16,12 +16,12 @@ def test_numbers_json_of_a_test_of_means() -> None:
         df=13.5,
         p=0.001,
         paired=False,
-        persons_first=8,
-        persons_second=9,
+        num_first=8,
+        num_second=9,
         p_by_ranks=0.002,
         g=1.5,
     )
-    numbers = numbers_json(Tested("happy", "rest", "film", test, p_corrected=0.004))
+    numbers = numbers_json(ContrastTest("happy", "rest", "film", test, p_corrected=0.004))
     assert numbers == {
         "difference": DIFFERENCE_KEYS,
         "t": 4.0,
@@ -35,9 +35,10 @@ def test_numbers_json_of_a_test_of_means() -> None:
 
 
 def test_differences_json_of_a_mixed_model() -> None:
+    test = TTest(DIFFERENCE, t=4.0, df=7.0, p=0.01)
     comparisons = [
-        Tested("happy", "rest", "film", TTest(DIFFERENCE, t=4.0, df=7.0, p=0.01), p_corrected=0.02),
-        Untested("calm", "rest", "film", "no variance"),
+        ContrastTest("happy", "rest", "film", test, p_corrected=0.02),
+        ContrastWithoutTest("calm", "rest", "film", "no variance"),
     ]
     numbers = {"difference": DIFFERENCE_KEYS, "t": 4.0, "df": 7.0, "p": 0.01, "p corrected": 0.02}
     expected = {"happy: film - rest": numbers, "calm: film - rest": None}
@@ -45,10 +46,9 @@ def test_differences_json_of_a_mixed_model() -> None:
 
 
 def test_outcome_json_has_the_reason_of_a_missing_test() -> None:
-    mean = PersonMean(mean=0.5, low=None, high=None, persons=2, sd=0.1)
-    outcome = Outcome(
-        share_kind({}), {"happy": {"rest": mean}}, [Untested("happy", "rest", "film", "few")]
-    )
+    mean = PersonMean(mean=0.5, low=None, high=None, num_persons=2, sd=0.1)
+    comparison = ContrastWithoutTest("happy", "rest", "film", "few")
+    outcome = Outcome(share_kind({}), {"happy": {"rest": mean}}, [comparison])
     cells = {"mean": 0.5, "low": None, "high": None, "persons": 2, "sd": 0.1}
     assert outcome_json(outcome) == {
         "means": {"happy": {"rest": cells}},

@@ -210,7 +210,7 @@ def test_the_interval_of_synchrony_equals_the_jackknife_by_loops(rng: np.random.
     assert result.mean == pytest.approx(np.tanh(mean))
     bounds = [result.low, result.high]
     assert bounds == pytest.approx(np.tanh([mean - reach, mean + reach]))
-    assert result.persons == 9
+    assert result.num_persons == 9
 
 
 def test_synchrony_without_an_interval(rng: np.random.Generator) -> None:
@@ -220,7 +220,7 @@ def test_synchrony_without_an_interval(rng: np.random.Generator) -> None:
     assert equal.mean == pytest.approx(1)
     assert equal.low is None
     none = synchrony(np.full((8, 8), NAN))
-    assert none == PersonEstimate(mean=None, low=None, high=None, persons=0)
+    assert none == PersonEstimate(mean=None, low=None, high=None, num_persons=0)
     star = np.full((8, 8), NAN)  # all pairs are of one person
     star[0, 1:] = star[1:, 0] = np.linspace(0, 0.6, 7)
     assert synchrony(star).low is None

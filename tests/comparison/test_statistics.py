@@ -10,10 +10,10 @@ from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
 from fer_vit.comparison.mixed_model import CellMeans, Variances, mixed_model, robust_tests
+from fer_vit.comparison.results import AnyTest
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
-    AnyTest,
-    Missing,
+    NoTest,
     PersonMean,
     compare_pair,
     intraclass_correlation,
@@ -35,14 +35,14 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     interval = person_mean(values)
     assert interval.mean == pytest.approx(values[:12].mean())
     assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
-    assert interval.persons == 12
+    assert interval.num_persons == 12
     assert interval.sd == pytest.approx(pd.Series(values).std())
     assert person_mean(np.eye(8)[0], 0, 1).low == 0  # no share is lower
     assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
 
 
-def known(test: AnyTest | Missing) -> AnyTest:
-    assert not isinstance(test, Missing), test.reason
+def known(test: AnyTest | NoTest) -> AnyTest:
+    assert not isinstance(test, NoTest), test.reason
     return test
 
 
@@ -50,7 +50,7 @@ def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator
     few = rng.uniform(size=5)
     many = rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
-    none = PersonMean(mean=None, low=None, high=None, persons=0, sd=None)
+    none = PersonMean(mean=None, low=None, high=None, num_persons=0, sd=None)
     assert person_mean(np.array([NAN])) == none
     assert person_mean(np.array([0.5])).sd is None
     assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2)).mean is None
@@ -71,7 +71,7 @@ def test_a_missing_test_has_its_reason(rng: np.random.Generator) -> None:
     }
     reasons["in both conditions (5)"] = compare_pair(many, gaps, paired=True)
     for reason, test in reasons.items():
-        assert isinstance(test, Missing)
+        assert isinstance(test, NoTest)
         assert reason in test.reason
 
 
@@ -111,13 +111,13 @@ def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
     }
     for reason, arrays in cases.items():
         (test,) = mixed_model(*arrays)
-        assert isinstance(test, Missing)
+        assert isinstance(test, NoTest)
         assert reason in test.reason
     # The third condition has one person: only its comparison is missing.
     more = (np.append(values, 0.5), np.append(person, 0), np.append(condition, 2))
     first, second = mixed_model(*more)
     assert known(first).df > 1
-    assert isinstance(second, Missing)
+    assert isinstance(second, NoTest)
     assert "6 persons" in second.reason
     assert "9 and 1" in second.reason
 
@@ -154,8 +154,8 @@ def test_tests_equal_pingouin_and_intervals_statsmodels(
     assert comparison.g == pytest.approx(
         pg.compute_effsize(second, first, paired, "hedges"), abs=1e-6
     )
-    assert comparison.persons_first == len(first)
-    assert comparison.persons_second == len(second)
+    assert comparison.num_first == len(first)
+    assert comparison.num_second == len(second)
 
 
 def test_intraclass_correlation_of_nearly_equal_values_is_unknown() -> None:

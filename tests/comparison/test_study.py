@@ -13,7 +13,7 @@ from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
 from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MAX_NAMES, measure_names, methods, sentences, size_text
-from fer_vit.comparison.results import Tested, compare_kind, compute_results
+from fer_vit.comparison.results import ContrastTest, compare_kind, compute_results
 from fer_vit.comparison.series import Rest, bin_values
 from fer_vit.comparison.statistics import Difference, MeansTest
 from fer_vit.comparison.study import ConditionCounts, Study, choose_design
@@ -279,7 +279,7 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
         for comparison in compare_kind(compared, compared.kinds[0]).tested
         if comparison.measure == "happy"
     ]
-    assert (test.persons_first, test.persons_second) == (19, 20)
+    assert (test.num_first, test.num_second) == (19, 20)
     groups = table[table["subject"] != "s1"].groupby("condition")["p_happy"]
     expected = ttest_ind(groups.get_group("rest"), groups.get_group("film"), equal_var=False)
     assert test.p == pytest.approx(expected.pvalue, abs=1e-6)
@@ -334,7 +334,7 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
         for condition, means in compared.person_means(values).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     (comparison,) = compare_kind(compared, kinds["Movements"]).comparisons
-    assert isinstance(comparison, Tested)
+    assert isinstance(comparison, ContrastTest)
     assert comparison.measure == "jawOpen"
 
 
@@ -382,7 +382,7 @@ def test_angles_are_averaged_as_directions(
     (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
     (comparison,) = compare_kind(compared, kind).comparisons
     difference = expected["film"] - expected["rest"]
-    assert isinstance(comparison, Tested)
+    assert isinstance(comparison, ContrastTest)
     assert comparison.test.difference.mean == pytest.approx(difference.mean(), abs=1e-4)
     cells = compared.person_means(kind.values["roll"])
     for condition, means in cells.items():
@@ -509,8 +509,8 @@ def means_test(difference: Difference) -> MeansTest:
         df=7,
         p=0.5,
         paired=True,
-        persons_first=8,
-        persons_second=8,
+        num_first=8,
+        num_second=8,
         p_by_ranks=0.5,
         g=0.1,
     )
@@ -535,8 +535,8 @@ def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool
     assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
     assert ("more" in listed) != of_head
 
-    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, persons=8))
-    comparisons = [Tested(name, "rest", "film", test, p_corrected=1.0) for name in names]
+    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, num_persons=8))
+    comparisons = [ContrastTest(name, "rest", "film", test, p_corrected=1.0) for name in names]
     (line,) = sentences(kind, comparisons)
     assert f"any of the {len(names)} measures" in line
 
@@ -545,8 +545,8 @@ def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
     sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
     comparisons = []
     for name, (mean, low, high) in sizes.items():
-        test = means_test(Difference(mean, low, high, persons=8))
-        comparisons.append(Tested(name, "rest", "film", test, p_corrected=0.5))
+        test = means_test(Difference(mean, low, high, num_persons=8))
+        comparisons.append(ContrastTest(name, "rest", "film", test, p_corrected=0.5))
     assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
 
 

@@ -73,7 +73,7 @@ def test_measures_have_intervals_over_persons() -> None:
         r = measured[name]["r"]
         assert r.mean == pytest.approx(measure("r", value[:, column], target[:, column]))
         assert r.low < r.mean < r.high
-        assert r.faces == 90 - 10 * (name == "a")
+        assert r.num_faces == 90 - 10 * (name == "a")
         assert measured[name]["AUROC"].mean is None
     single = score_head(
         "movements", HeadOutputs("movements", ["a", "b"], value, target), np.zeros(90, int)
@@ -92,10 +92,10 @@ def test_the_targets_of_one_person_have_no_interval() -> None:
     outputs = HeadOutputs("affect", ["a", "b", "c"], value, target)
     measured = score_head("affect", outputs, units)
     assert measured["a"]["CCC"].mean is not None
-    assert measured["a"]["CCC"].faces == 5
+    assert measured["a"]["CCC"].num_faces == 5
     assert (measured["a"]["CCC"].low, measured["a"]["CCC"].high) == (None, None)
     assert measured["b"]["CCC"].low < measured["b"]["CCC"].high
-    assert measured["c"]["CCC"].faces == 25
+    assert measured["c"]["CCC"].num_faces == 25
     assert (measured["c"]["CCC"].low, measured["c"]["CCC"].high) == (None, None)
 
 
@@ -361,8 +361,8 @@ def test_altered_faces_have_the_mean_correlation_of_both_variants(
             for variant in altered.turned
         ]
         assert outputs["turned"][name]["r"].mean == pytest.approx(np.mean(r))
-    assert [outputs["turned"][name]["r"].faces for name in "ab"] == [60, 40]
-    assert [outputs[MOST_TURNED][name]["r"].faces for name in "ab"] == [7, 0]
+    assert [outputs["turned"][name]["r"].num_faces for name in "ab"] == [60, 40]
+    assert [outputs[MOST_TURNED][name]["r"].num_faces for name in "ab"] == [7, 0]
 
 
 def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
@@ -371,21 +371,21 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
     error = altered.errors(altered.turned)
     before = altered.errors(altered.clean)
     row = altered.scored.errors["turned"]
-    assert row.estimate.faces == 60
+    assert row.estimate.num_faces == 60
     assert row.estimate.mean == pytest.approx(error.mean())
     assert row.change.mean == pytest.approx((error - before).mean())
     assert row.change.low < row.change.mean < row.change.high
-    assert altered.scored.errors[MOST_TURNED].estimate.faces == 7
+    assert altered.scored.errors[MOST_TURNED].estimate.num_faces == 7
 
 
 def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutputs) -> None:
     error = altered.errors(altered.turned)
     of_second = altered.errors(altered.clean)  # whose outputs are the unaltered ones
     row = altered.scored.errors["turned"]
-    assert row.against.other.mean == pytest.approx(of_second.mean())
-    assert row.against.difference.mean == pytest.approx((error - of_second).mean())
-    assert row.against.p < 0.01
-    assert altered.scored.errors[UNALTERED].against.p == 1
+    assert row.other_model.mean.mean == pytest.approx(of_second.mean())
+    assert row.other_model.difference.mean == pytest.approx((error - of_second).mean())
+    assert row.other_model.p < 0.01
+    assert altered.scored.errors[UNALTERED].other_model.p == 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 
 from fer_vit.evaluation.results import (
-    Against,
     AlteredMean,
     ComparedError,
     Evaluation,
@@ -14,41 +15,43 @@ from fer_vit.evaluation.results import (
     HeadRobustness,
     LabelResults,
     ModelComparison,
+    OtherModel,
     WrongLabel,
 )
-from fer_vit.evaluation.results_json import evaluation_json, heads_json
+from fer_vit.evaluation.results_json import evaluation_json, head_entries
 
-ESTIMATE = FaceEstimate(mean=0.5, low=0.25, high=0.75, faces=8)
+ESTIMATE = FaceEstimate(mean=0.5, low=0.25, high=0.75, num_faces=8)
 JSON = {"mean": 0.5, "low": 0.25, "high": 0.75, "faces": 8}
-AGAINST = Against(other=ESTIMATE, difference=ESTIMATE, p=0.5)
+OTHER = OtherModel(mean=ESTIMATE, difference=ESTIMATE, p=0.5)
 SCORES = {"accuracy": ESTIMATE}
 MEASURED = {"yaw": {"r": ESTIMATE}}
 
 
 def test_evaluation_json_has_the_keys_of_all_results_in_order() -> None:
-    group = Group(faces=8, scores=SCORES, test=GroupTest(ESTIMATE, p=0.5))
-    gap = Gap(worst="old", best="young", size=0.5, faces=9)
-    altered = AlteredMean(ESTIMATE, change=ESTIMATE, against=AGAINST)
+    group = Group(num_faces=8, scores=SCORES, test=GroupTest(ESTIMATE, p=0.5))
+    gap = Gap(worst="old", best="young", size=0.5, num_faces=9)
+    grouping = Grouping(groups={"old": group}, small_groups={"baby": 1}, num_unknown=2, gap=gap)
+    altered = AlteredMean(ESTIMATE, change=ESTIMATE, other_model=OTHER)
     head = HeadResults(
         measured=MEASURED,
         by={"age": {"old": MEASURED}},
-        compared={"yaw": ComparedError(ESTIMATE, AGAINST)},
         robustness=HeadRobustness(errors={"blurred": altered}, outputs={"blurred": MEASURED}),
     )
     evaluation = Evaluation(
         scores=SCORES,
-        near_duplicates=3,
+        num_near_duplicates=3,
         without_near_duplicates=SCORES,
-        by={"age": Grouping(groups={"old": group}, few={"baby": 1}, unknown=2, gap=gap)},
-        comparison=ModelComparison(8, SCORES, SCORES, only_first=1, only_second=2, p=0.25),
+        by={"age": grouping},
+        comparison=ModelComparison(8, SCORES, SCORES, num_only_first=1, num_only_second=2, p=0.25),
         labelled=LabelResults(
             labels=["a", "b"],
             confusion=np.array([[5, 0], [1, 2]]),
             likely_wrong=[WrongLabel("x.png", label="b", better="a")],
-            by_votes={"8": Group(faces=8, scores=SCORES)},
+            by_votes={"8": Group(num_faces=8, scores=SCORES)},
         ),
-        folds={"0": Group(faces=8, scores=SCORES)},
+        folds={"0": Group(num_faces=8, scores=SCORES)},
         heads={"pose": head},
+        compared_heads={"pose": {"yaw": ComparedError(ESTIMATE, OTHER)}},
         notes=["a note"],
         robustness={"blurred": altered},
     )
@@ -109,18 +112,21 @@ def test_evaluation_json_has_the_keys_of_all_results_in_order() -> None:
     assert list(row) == ["faces", "accuracy", *of_altered]
 
 
+NO_LABELS = Evaluation(
+    scores=SCORES,
+    num_near_duplicates=0,
+    without_near_duplicates=None,
+    by={},
+    comparison=None,
+    labelled=None,
+)
+
+
 def test_evaluation_json_leaves_out_what_was_not_requested() -> None:
-    evaluation = Evaluation(
-        scores=SCORES,
-        near_duplicates=0,
-        without_near_duplicates=None,
-        by={},
-        comparison=None,
-        labelled=None,
-    )
-    assert list(evaluation_json(evaluation)) == ["all"]
+    assert list(evaluation_json(NO_LABELS)) == ["all"]
 
 
-def test_heads_json_has_an_empty_comparison_with_a_model_without_these_heads() -> None:
-    assert list(heads_json({"pose": HeadResults(MEASURED)})) == ["heads"]
-    assert heads_json({"pose": HeadResults(MEASURED, compared={})})["heads compared"] == {}
+def test_head_entries_have_an_empty_comparison_with_a_model_without_these_heads() -> None:
+    evaluation = replace(NO_LABELS, heads={"pose": HeadResults(MEASURED)})
+    assert list(head_entries(evaluation)) == ["heads"]
+    assert head_entries(replace(evaluation, compared_heads={}))["heads compared"] == {}

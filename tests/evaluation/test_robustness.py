@@ -112,7 +112,7 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
     hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
     few = np.where(np.arange(400) < 50, clean, np.nan)
     summary = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
-    assert summary[MOST_TURNED].estimate.faces == 50
+    assert summary[MOST_TURNED].estimate.num_faces == 50
     assert summary[MOST_TURNED].change is None
     assert summary["covered"].estimate.mean == pytest.approx(hard.mean())
     difference = summary["covered"].change
@@ -127,10 +127,10 @@ def test_robustness_is_paired_with_the_other_model() -> None:
     worse = np.where(np.arange(400) < 9, 0.0, clean)
     hits = {UNALTERED: clean, "covered": worse}
     results = summarize_robustness(hits, others={UNALTERED: clean, "covered": clean})
-    assert results[UNALTERED].against.difference.mean == 0
-    assert results[UNALTERED].against.p == 1
-    covered = results["covered"].against
-    assert covered.other.mean == pytest.approx(clean.mean())
+    assert results[UNALTERED].other_model.difference.mean == 0
+    assert results[UNALTERED].other_model.p == 1
+    covered = results["covered"].other_model
+    assert covered.mean.mean == pytest.approx(clean.mean())
     assert covered.difference.mean == pytest.approx((worse - clean).mean())
     lost = int((worse != clean).sum())
     sign_test = scipy.stats.binomtest(lost, lost).pvalue

@@ -176,9 +176,9 @@ def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool)
     scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
-        assert of_rarest.faces == 2
+        assert of_rarest.num_faces == 2
         assert (scores[name].low, scores[name].high) == (of_rarest.low, of_rarest.high)
-        assert scores[name].faces == 502
+        assert scores[name].num_faces == 502
     width = scores["accuracy"].high - scores["accuracy"].low
     assert width < 0.01 < scores["UAR"].high - scores["UAR"].low
 
@@ -224,7 +224,7 @@ def test_the_difference_of_two_models_is_paired() -> None:
     fewest = int(shares.sum(0).min())  # of a class
     unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
     assert same["UAR"].mean == 0
-    assert same["UAR"].faces == 400
+    assert same["UAR"].num_faces == 400
     assert same["UAR"].high == pytest.approx(unseen)
     assert same["UAR"].low == pytest.approx(-unseen)
     of_first, of_second = (
@@ -256,7 +256,7 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
     scores = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
-    assert [scores[f"recall of {label}"].faces for label in "ab"] == [6, 10]
+    assert [scores[f"recall of {label}"].num_faces for label in "ab"] == [6, 10]
     assert scores["recall of a"].low == pytest.approx(
         binomtest(6, 6).proportion_ci(method="exact").low
     )
@@ -275,7 +275,7 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
     for result, of_calm in ((scores, 0.75), (apart, -0.25)):
         assert result["recall of calm"].mean == of_calm
         assert result["recall of calm"].low is not None
-    assert scores["recall of bored"] == FaceEstimate(0.75, None, None, faces=8)
+    assert scores["recall of bored"] == FaceEstimate(0.75, None, None, num_faces=8)
     assert apart["recall of bored"].mean == 0.75
     assert apart["recall of bored"].low is None
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
@@ -303,7 +303,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
             rng=0,
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
-        assert interval.faces == len(column)
+        assert interval.num_faces == len(column)
         assert interval.mean == pytest.approx(column.mean())
         assert interval.low == pytest.approx(expected.low, abs=0.1 * error)
         assert interval.high == pytest.approx(expected.high, abs=0.1 * error)
@@ -363,10 +363,10 @@ def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
     single, none = mean_intervals(np.array([[0.25, np.nan]]))
-    assert single == FaceEstimate(0.25, None, None, faces=1)
-    assert none == FaceEstimate(None, None, None, faces=0)
+    assert single == FaceEstimate(0.25, None, None, num_faces=1)
+    assert none == FaceEstimate(None, None, None, num_faces=0)
     (equal,) = mean_intervals(np.full((6, 1), 0.5))
-    assert equal == FaceEstimate(0.5, 0.5, 0.5, faces=6)
+    assert equal == FaceEstimate(0.5, 0.5, 0.5, num_faces=6)
     assert mean_intervals(np.empty((0, 1)))[0].mean is None
 
 
@@ -543,7 +543,7 @@ def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
 def test_votes_may_be_numbers_of_any_size() -> None:
     cells = [10.0, 12, "8.0", 7, " 15", None, "many", 6.5]
     by_votes = compare_labels(faces(np.ones(8, bool), label_votes=cells)).by_votes
-    assert {name: group.faces for name, group in by_votes.items()} == {
+    assert {name: group.num_faces for name, group in by_votes.items()} == {
         "10 or more": 3,
         "8": 1,
         "7": 1,
@@ -572,10 +572,10 @@ def test_groups_are_compared_with_all_others() -> None:
     right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
     comparison = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
     assert list(comparison.groups) == ["middle", "old", "young"]
-    assert comparison.few == {"baby": 1}
-    assert comparison.unknown == 2
+    assert comparison.small_groups == {"baby": 1}
+    assert comparison.num_unknown == 2
     old = right[:100]
-    assert comparison.groups["old"].faces == 100
+    assert comparison.groups["old"].num_faces == 100
     assert comparison.groups["old"].scores["accuracy"].mean == pytest.approx(old.mean())
     others = np.append(right[100:447], right[448])
     difference = comparison.groups["old"].test.difference
@@ -594,7 +594,7 @@ def test_groups_are_compared_with_all_others() -> None:
     assert gap.worst == "old"
     assert gap.best == max(means, key=means.__getitem__)
     assert gap.size == pytest.approx(max(means.values()) - min(means.values()))
-    assert grouping_json(comparison)["gap"] == FaceEstimate(gap.size, None, None, faces=448)
+    assert grouping_json(comparison)["gap"] == FaceEstimate(gap.size, None, None, num_faces=448)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -622,26 +622,26 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
     made.probabilities[[0, 1, 40, 79]] = np.nan
     made.detected[[0, 1, 40, 79]] = False
     comparison = compare_groups(made, "age")
-    assert {name: group.faces for name, group in comparison.groups.items()} == {
+    assert {name: group.num_faces for name, group in comparison.groups.items()} == {
         "old": 38,
         "young": 37,
     }
-    assert comparison.groups["old"].scores["accuracy"].faces == 38
+    assert comparison.groups["old"].scores["accuracy"].num_faces == 38
     assert comparison.groups["old"].scores["face found"].mean == pytest.approx(38 / 40)
-    assert comparison.unknown == 1
+    assert comparison.num_unknown == 1
 
 
 def test_small_and_single_groups() -> None:
     right = np.ones(MIN_GROUP + 1, bool)
     comparison = compare_groups(faces(right, who=["a"] * MIN_GROUP + ["b"]), "who")
     assert list(comparison.groups) == ["a"]
-    assert comparison.few == {"b": 1}
+    assert comparison.small_groups == {"b": 1}
     assert comparison.gap is None
     assert comparison.groups["a"].test is None
     none = compare_groups(faces(right, who=[None] * (MIN_GROUP + 1)), "who")
     assert none.groups == {}
-    assert none.few == {}
-    assert none.unknown == MIN_GROUP + 1
+    assert none.small_groups == {}
+    assert none.num_unknown == MIN_GROUP + 1
     # As many faces, but of too few persons.
     persons = compare_groups(
         faces(
@@ -686,7 +686,7 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     assert group.scores["a"].mean == 1
     assert group.scores["b"].mean == 0
     assert group.scores["confidence"].mean == pytest.approx(0.8)
-    assert group.scores["confidence"].faces == 49
+    assert group.scores["confidence"].num_faces == 49
     assert group.test is None
 
 
@@ -704,7 +704,7 @@ def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[obj
 
 def test_all_faces_may_have_a_near_duplicate() -> None:
     results = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
-    assert results.near_duplicates == 3
+    assert results.num_near_duplicates == 3
     assert results.without_near_duplicates is None
 
 
@@ -725,7 +725,7 @@ def test_accuracy_by_votes() -> None:
     }
     assert list(by_votes) == [*parts]
     for name, part in parts.items():
-        assert by_votes[name].faces == part.sum()
+        assert by_votes[name].num_faces == part.sum()
         assert by_votes[name].scores["accuracy"].mean == pytest.approx(right[part].mean())
 
 
@@ -744,7 +744,7 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
     second = (also & ~right).sum()
     p = binomtest(first, first + second).pvalue
     compared = compare_correct(right, also)
-    assert (compared.only_first, compared.only_second) == (first, second)
+    assert (compared.num_only_first, compared.num_only_second) == (first, second)
     assert compared.p == p
     assert compare_correct(right, right).p == 1
 
@@ -813,7 +813,7 @@ def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warn
 def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     made = faces(np.ones(9, bool))
     results = evaluate_faces(made)
-    unknown = FaceEstimate(mean=None, low=None, high=None, faces=0)
+    unknown = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
     pose = HeadResults({"yaw": {"r": unknown, "MAE": unknown}})
     with_head = replace(results, heads={"pose": pose})
     sections = evaluation_sections(results, made)

@@ -170,7 +170,7 @@ def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
 
 def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
     confusion = np.array([[2, 0, 2], [0, 0, 0], [0, 0, 0]])
-    recall = FaceEstimate(mean=0.5, low=0.2, high=0.8, faces=4)
+    recall = FaceEstimate(mean=0.5, low=0.2, high=0.8, num_faces=4)
     scores = {f"recall of {label}": recall for label in "abc"}
     rows = class_table(scores, confusion, "abc")
     assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [
@@ -192,12 +192,12 @@ def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
 
 
 def test_a_head_without_targets_has_no_table_of_zeros() -> None:
-    empty = FaceEstimate(mean=None, low=None, high=None, faces=0)
-    known = FaceEstimate(mean=0.5, low=0.4, high=0.6, faces=9)
+    empty = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
+    known = FaceEstimate(mean=0.5, low=0.4, high=0.6, num_faces=9)
     assert not has_targets("pose", {"yaw": {"r": empty, "MAE": empty}})
     measured = {"yaw": {"r": known, "MAE": known}, "roll": {"r": empty, "MAE": empty}}
     assert has_targets("pose", measured)
-    (section,) = head_sections("pose", HeadResults(measured))
+    (section,) = head_sections("pose", HeadResults(measured), errors={})
     rows = section.more[0].rows
     assert [row[:2] for row in rows] == [["output", "faces"], ["yaw", "9"], ["roll", "0"]]
     assert section.intervals is not None

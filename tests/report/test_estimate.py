@@ -26,7 +26,7 @@ def test_an_estimate_without_an_interval_is_a_number_and_without_a_mean_a_dash()
 
 
 def test_plain_estimates_have_their_fields_as_keys() -> None:
-    estimate = FaceEstimate(mean=0.5, low=0.25, high=None, faces=9)
+    estimate = FaceEstimate(mean=0.5, low=0.25, high=None, num_faces=9)
     plain = plain_estimates({"all": {"accuracy": estimate}, "faces": 9})
     assert plain == {
         "all": {"accuracy": {"mean": 0.5, "low": 0.25, "high": None, "faces": 9}},
