@@ -44,9 +44,9 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, regions: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
-    """Places R regions by landmarks (5, 2): boxes (R, 4), xyxy, perhaps outside.
+    """Returns the boxes (R, 4), xyxy, of regions by landmarks (5, 2), in the landmarks' pixels.
 
-    Raises FerVitError for wrong names.
+    A box may lie outside of the image. Raises FerVitError for wrong names.
     """
     weights, offsets, sides = _region_geometry(tuple(regions))
     points = np.asarray(landmarks, float)
@@ -83,9 +83,9 @@ def _region_geometry(names: tuple[str, ...]) -> RegionGeometry:
 def cover_regions(
     image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None
 ) -> Image:
-    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey.
+    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey, 0 to 255.
 
-    None: with the mean colour.
+    Landmarks (5, 2) place the regions. Without a grey, the rectangle gets the mean colour.
     """
     boxes = region_boxes(landmarks, regions)  # (R, 4)
     size = image.shape[1::-1]  # width and height
@@ -97,7 +97,10 @@ def cover_regions(
 
 
 def visible(boxes: Float32Array, size: int) -> Mask:
-    """Returns which boxes (R, 4) are finite, two pixels wide, and centred in the image (R,)."""
+    """Returns which boxes (R, 4), xyxy, are finite, two pixels wide or more, and centred in a crop.
+
+    The crop has a side of `size` pixels. -> (R,)
+    """
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
@@ -196,9 +199,10 @@ MAX_CUT_SIDE = 384  # largest side in pixels of the result of `cut_out`
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts out a face with half its box (4,) around it, at most MAX_CUT_SIDE pixels square.
+    """Cuts a square out of an image (H, W, 3): the box of a face (4,), xyxy, and half of it around.
 
-    Also returns the matrix (2, 3) from image to cut.
+    Returns the cut, with at most MAX_CUT_SIDE x MAX_CUT_SIDE pixels, and the matrix (2, 3) from
+    image to cut pixels.
     """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, MAX_CUT_SIDE / side)
@@ -241,16 +245,17 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Image, Array]:
     """Averages the part of an image that a crop shows to twice the resolution of the crop.
 
+    `scale` is the scale of the matrix `to_crop` (2, 3) from image to crop pixels.
+
     Returns the reduced part (H', W', 3), and the matrix (2, 3) from its pixels to crop pixels.
-    `scale` is the one of the matrix `to_crop` (2, 3).
     """
     # the part that the crop shows, with a margin: a face is a small part of a photo
     corners = [(0, 0), (size, 0), (0, size), (size, size)]
     shown = geometry.apply(geometry.invert(to_crop), corners)  # (4, 2)
     margin = 2 / scale
-    end = np.array(image.shape[1::-1])
-    start = np.clip(np.floor(shown.min(0) - margin), 0, end - 1).astype(int)
-    stop = np.clip(np.ceil(shown.max(0) + margin), start + 1, end).astype(int)
+    image_size = np.array(image.shape[1::-1])  # width and height
+    start = np.clip(np.floor(shown.min(0) - margin), 0, image_size - 1).astype(int)
+    stop = np.clip(np.ceil(shown.max(0) + margin), start + 1, image_size).astype(int)
     part = image[start[1] : stop[1], start[0] : stop[0]]
     part_to_crop = geometry.compose(to_crop, np.column_stack([np.eye(2), start]))
 
@@ -275,6 +280,6 @@ def halve(image: Image) -> Image:
 
 
 def mirror(image: Image, landmarks: Array) -> tuple[Image, Array]:
-    """Mirrors a crop (S, S, 3) and its landmarks (5, 2), and swaps left and right landmarks."""
+    """Mirrors a crop (S, S, 3) and its landmarks (5, 2); left and right landmarks are swapped."""
     mirrored = landmarks[list(geometry.MIRRORED)] * [-1.0, 1.0] + [image.shape[1], 0.0]
     return np.ascontiguousarray(image[:, ::-1]), mirrored

@@ -24,28 +24,28 @@ from fer_vit.faces import NOT_FOUND
 from fer_vit.geometry import Array, Image, full_box
 from fer_vit.wording import describe_entries
 
-# The longer side of the images that a detector gets, in pixels.
-#
-# At 224 YuNet finds as many of FERPlus' 48-pixel crops as at any size from 128 to 320, and its
-# landmarks, from which the landmark network learned, lie on the eyes of the mean aligned face; at
-# 160 they are 11 % too far apart. At 1280 it finds faces down to about a hundredth of a photo's
-# longer side.
-MIN_SIDE, MAX_SIDE = 224, 1280
+# The smallest longer side of the images that a detector gets, in pixels. At 224 YuNet finds as many
+# of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which the
+# landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far
+# apart.
+MIN_SIDE = 224
+
+# The largest longer side. At 1280 YuNet finds faces down to about a hundredth of a photo's longer
+# side.
+MAX_SIDE = 1280
 
 # side in pixels of the largest face that is detected as one, not in fragments
 FRAGMENTED_SIDE = 448
 
-# YuNet's minimum score in photos, by docs/results/benchmarks.md, and in crops of a face: 0.3 finds
-# one in 99.8% of FERPlus' crops.
-PHOTO_SCORE, CROP_SCORE = 0.7, 0.3
+PHOTO_SCORE = 0.7  # YuNet's minimum score in photos, by docs/results/benchmarks.md
+CROP_SCORE = 0.3  # in crops of a face: YuNet finds one in 99.8% of FERPlus' crops
 
-# YuNet's score below which a face is uncertain.
-#
-# In docs/results/benchmarks.md, nearly all false faces are below it.
+# YuNet's score below which a face is uncertain. In docs/results/benchmarks.md, nearly all false
+# faces are below it.
 SURE_SCORE = 0.8
 
-# Longer side of a face's box in the square that is searched in a video's next frame: a turned or
-# moving face stays inside.
+# Longer side of a face's box, as a share of the square that is searched in a video's next frame: a
+# turned or moving face stays inside.
 FOLLOWED_SHARE = 0.75
 
 SAME_FACE_IOU = 0.3  # boxes with a larger IoU are of the same face
@@ -151,7 +151,8 @@ class YuNet(Detector):
 
     def detect(self, image: Image) -> list[Detection]:
         """Returns the faces of an image (H, W, 3), best score first, ties from left to right."""
-        return join_sizes(*self.search(image), longest=max(image.shape[:2]))
+        fine, coarse = self.search(image)
+        return join_sizes(fine, coarse, longest=max(image.shape[:2]))
 
     def search(self, image: Image) -> tuple[list[Detection], list[Detection]]:
         """Returns the faces found at up to MAX_SIDE pixels, and those found in a small copy.
@@ -159,15 +160,18 @@ class YuNet(Detector):
         All are in pixels of the image (H, W, 3).
         """
         longest = max(image.shape[:2])
-        fine = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
-        coarse = self._detect(resized(fine, MIN_SIDE), image) if longest > FRAGMENTED_SIDE else []
-        return self._detect(fine, image), coarse
+        large = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
+        fine = self._detect_in_copy(large, image)
+        coarse = []
+        if longest > FRAGMENTED_SIDE:
+            coarse = self._detect_in_copy(resized(large, MIN_SIDE), image)
+        return fine, coarse
 
-    def _detect(self, small: Image, image: Image) -> list[Detection]:
+    def _detect_in_copy(self, resized_copy: Image, image: Image) -> list[Detection]:
         """Returns the faces in a resized copy of an image, in the image's pixels."""
-        network_rows = find_by_network(self.path or yunet_path(), small, self.min_score)
+        network_rows = find_by_network(self.path or yunet_path(), resized_copy, self.min_score)
         rows = network_rows.astype(float)  # (F, 15): x, y, width, height, five points, score
-        scale = _scale(small, image)  # (2,)
+        scale = _scale(resized_copy, image)  # (2,)
         # Mirrored images show no constant offset between the network's coordinates and ours, so no
         # half pixel is added.
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
@@ -214,10 +218,8 @@ class CustomDetector(Detector):
         return [face for face in self.detector.find(image) if not math.isnan(face.score)]
 
 
-# The detectors by name.
-#
-# A new one is a subclass of `Detector`, an entry here and in `DetectorName`: the type of an option
-# cannot be made of a dictionary.
+# The detectors by name. A new one is a subclass of `Detector`, an entry here and in `DetectorName`:
+# the type of an option cannot be made of a dictionary.
 DETECTORS: dict[DetectorName, Detector] = {
     "yunet": YuNet(),
     "landmarks": LandmarksOnly(),
@@ -277,6 +279,11 @@ def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> 
 
     At full size, a face of more than FRAGMENTED_SIDE pixels is found in fragments. Faces inside a
     large face are dropped.
+
+    Args:
+        fine: The faces at full size.
+        coarse: The faces in a small copy, in pixels of the full size.
+        longest: The longer side of the full size in pixels.
     """
     large = [face for face in coarse if face.side > longest / 3]
     others = []
@@ -300,10 +307,12 @@ def detect_in_crop(detector: Detector, image: Image) -> Detection:
     face = best([face.moved(_scale(small, image)) for face in detector.find(small)])
     if face is None or 2 * face.side < min(image.shape[:2]):
         face = best(detector.find(image))
-    if face and box_iou(face, face._replace(box=full_box(image))) < 0.5:
+    if face is not None and box_iou(face, face._replace(box=full_box(image))) < 0.5:
         return refine_landmarks(grey, [face])[0]
     full = full_image_face(grey)
-    return face._replace(landmarks=full.landmarks) if face else full._replace(score=NOT_FOUND)
+    if face is None:
+        return full._replace(score=NOT_FOUND)
+    return face._replace(landmarks=full.landmarks)
 
 
 def grey_copy(image: Image) -> Image:
@@ -351,19 +360,20 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
 def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     """Cuts a grey square around a face, faster than `warp`.
 
-    Returns the cut, and scale and shift (2,) from image to cut pixels.
+    Returns the cut (MIN_SIDE, MIN_SIDE, 3), and scale and shift (2,) from image to cut pixels.
     """
-    half = 2 * round(face.longer_side / FOLLOWED_SHARE / 4) + 2
-    start = np.round(face.centre).astype(int) - half
+    half = 2 * round(face.longer_side / FOLLOWED_SHARE / 4) + 2  # half the side, an even number
+    start = np.round(face.centre).astype(int) - half  # (x, y)
     stop = start + 2 * half
 
-    # the part of the square inside the image, and its margins outside
-    end = np.array(image.shape[1::-1])
-    inner = np.clip(start, 0, end - 1)
-    outer = np.clip(stop, 1, end)
-    left, top = (inner - start).tolist()
-    right, bottom = (stop - outer).tolist()
-    cut = cv2.cvtColor(image[inner[1] : outer[1], inner[0] : outer[0]], cv2.COLOR_RGB2GRAY)
+    # The part of the square inside the image, and the widths of its margins outside.
+    image_size = np.array(image.shape[1::-1])  # width and height
+    part_start = np.clip(start, 0, image_size - 1)
+    part_stop = np.clip(stop, 1, image_size)
+    left, top = (part_start - start).tolist()
+    right, bottom = (stop - part_stop).tolist()
+    part = image[part_start[1] : part_stop[1], part_start[0] : part_stop[0]]
+    cut = cv2.cvtColor(part, cv2.COLOR_RGB2GRAY)
     cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
     scale = MIN_SIDE / (2 * half)
     grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
@@ -383,7 +393,7 @@ def _scale(small: Image, image: Image) -> Array:
 def resized(image: Image, side: int) -> Image:
     """Scales the longer side of an image (H, W, 3) to `side` pixels.
 
-    It is enlarged by bicubic interpolation; or reduced by halves, then averaged.
+    The image is enlarged by bicubic interpolation, or reduced by halves, then averaged.
 
     Averages over parts of pixels take ten times as long as bilinear interpolation, which does not
     alias where the last reduction is slight, or to a half, which it computes as the mean of four

@@ -30,7 +30,7 @@ class Search(NamedTuple):
     """A decoded photo and its faces."""
 
     image: Image  # (H, W, 3), perhaps a reduced copy of the photo
-    reduction: int  # by which the photo's sides are divided
+    reduction: int  # by what the sides of the photo were divided
     faces: Faces  # in pixels of the photo
     size: tuple[int, int]  # width and height of the photo in pixels
 
@@ -42,7 +42,7 @@ class FaceFinder:
     Attributes:
         spec: How a face becomes a model's input.
         mode: "detect" finds every face; "crop" takes an image as the crop of one face.
-        detector: Finds the faces.
+        detector: What finds the faces.
     """
 
     spec: CropSpec
@@ -60,7 +60,7 @@ class FaceFinder:
 
     @property
     def searches(self) -> bool:
-        """Whether it finds any number of faces; otherwise each image is one face."""
+        """Whether any number of faces is found in an image; otherwise each image is one face."""
         return self.mode == "detect" and self.detector.searches
 
     def search(self, image: Image, info: PhotoInfo) -> Search:
@@ -80,10 +80,10 @@ class FaceFinder:
         image = image_file.decode_image(content, reduction)
         faces = self.detector.find(image)
 
-        # A crop that has more pixels than the face in the reduced photo is cut from the full one.
-        # Only such photos are decoded twice; for all others, a third of the time is enough.
-        crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
-        enlarges = any(np.linalg.det(matrix[:, :2]) > 1 for matrix in crops)
+        # A crop that has more pixels than the face in the reduced photo is cut from the full photo.
+        # Only such photos are decoded twice; all others take a third of the time.
+        to_crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
+        enlarges = any(np.linalg.det(to_crop[:, :2]) > 1 for to_crop in to_crops)
         if reduction > 1 and enlarges:
             faces = [face.moved(reduction) for face in faces]
             image = image_file.decode_image(content)
@@ -102,7 +102,7 @@ class FaceFinder:
         Args:
             image: The photo (H, W, 3), or a copy whose sides are divided by `reduction`.
             faces: The faces in pixels of the photo.
-            reduction: Of the image.
+            reduction: By what the sides of the photo were divided; 1 for the photo itself.
         """
         crops = []
         for points in faces.landmarks:

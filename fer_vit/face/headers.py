@@ -31,12 +31,13 @@ START_OF_SCAN = 0xDA
 END_OF_IMAGE = 0xD9
 
 # Markers of the segment with the size, one for each kind of compression.
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
-PLAIN_FRAMES = frozenset((0xC0, 0xC1, 0xC9))  # of which a scan can have all of the pixels
+# The ones of compressions in which one scan can have all of the pixels.
+SEQUENTIAL_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
 MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 
-# the tags of a TIFF's size
+# The tags of a TIFF with its size.
 WIDTH = 256
 HEIGHT = 257
 INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may give its size
@@ -96,7 +97,9 @@ def is_animated(data: bytes) -> bool:
     """Returns whether an encoded PNG, WebP or AVIF has more than one frame."""
     if data.startswith(b"\x89PNG"):
         return b"acTL" in data[: data.find(b"IDAT")]
-    return bool(data[20] & 2) if data[8:16] == b"WEBPVP8X" else data[8:12] == b"avis"
+    if data[8:16] == b"WEBPVP8X":
+        return bool(data[20] & 2)  # the flag of an animation
+    return data[8:12] == b"avis"
 
 
 def count_scans(data: bytes) -> int:
@@ -115,27 +118,27 @@ def count_scans(data: bytes) -> int:
 
 
 def _has_several_scans(data: bytes) -> bool:
-    """Returns whether the coefficients of all pixels of a JPEG are in memory before its decoding.
+    """Returns whether a JPEG has several scans.
 
-    So it is unless its first scan is the whole image.
+    Then the coefficients of all its pixels are in memory at once.
     """
     first_is_whole = next(_scans(data), False)
     return not first_is_whole
 
 
 def _scans(data: bytes) -> Iterator[bool]:
-    """Yields for each scan of a JPEG whether it is the whole image: all components at once."""
+    """Yields for each scan of a JPEG whether the scan has the whole image: all components."""
     components = b""
     for marker, at in _markers(data):
-        if marker in PLAIN_FRAMES:
+        if marker in SEQUENTIAL_FRAMES:
             components = data[at + 7 : at + 8]
         if marker == START_OF_SCAN:
             yield data[at + 2 : at + 3] == components
 
 
-def _jpeg(data: bytes) -> Size | None:
+def _jpeg_size(data: bytes) -> Size | None:
     for marker, at in _markers(data):
-        if marker in FRAMES:
+        if marker in START_OF_FRAME:
             height, width = unpack_from(">HH", data, at + 3)
             return width, height
     return None
@@ -157,13 +160,13 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
         at += int.from_bytes(data[at : at + 2], "big")
 
 
-def _bmp(data: bytes) -> Size:
+def _bmp_size(data: bytes) -> Size:
     (header,) = unpack_from("<I", data, 14)
     width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
     return abs(width), abs(height)  # the height is negative where rows go from top to bottom
 
 
-def _webp(data: bytes) -> Size | None:
+def _webp_size(data: bytes) -> Size | None:
     chunk_id = data[12:16]
     if chunk_id == b"VP8X":
         width, wider, height, higher = unpack_from("<HBHB", data, 24)
@@ -177,7 +180,7 @@ def _webp(data: bytes) -> Size | None:
     return None
 
 
-def _avif(data: bytes) -> Size | None:
+def _avif_size(data: bytes) -> Size | None:
     """Returns the largest size that the boxes of an AVIF name, for a picture or a track.
 
     None if there is none.
@@ -221,7 +224,7 @@ def _has_alpha(data: bytes) -> bool:
     return any(urn.search(data, start, end) for start, end in boxes)
 
 
-def _tiff(data: bytes) -> Size:
+def _tiff_size(data: bytes) -> Size:
     """Returns the size in the first directory of a TIFF, or of a BigTIFF with 64-bit offsets."""
     order = "<" if data.startswith(b"II") else ">"
     is_big = 43 in data[2:4]
@@ -254,9 +257,10 @@ class ImageFormat(NamedTuple):
     signature: re.Pattern[bytes]
     suffix: str
     size: Callable[[bytes], Size | None]
-    max_pixels: int  # times the bytes for each (measured at the peak) at most 1.2 GB
-    is_heavy: Callable[[bytes], bool]  # whether it takes more bytes for each pixel
-    max_heavy_pixels: int  # in place of `max_pixels` then
+    # Decoding takes at most 1.2 GB: this, times the bytes of a pixel (measured at the peak).
+    max_pixels: int
+    is_heavy: Callable[[bytes], bool]  # whether an image takes more bytes for each pixel
+    max_heavy_pixels: int  # in place of `max_pixels` for a heavy image
 
 
 def _never(_: bytes) -> bool:
@@ -277,26 +281,47 @@ def _format_of(
 
 IMAGE_FORMATS = (
     # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
-    _format_of(JPEG, ".jpeg", _jpeg, MAX_PIXELS, _has_several_scans, 108 * MEGA),
+    _format_of(
+        JPEG,
+        ".jpeg",
+        _jpeg_size,
+        MAX_PIXELS,
+        is_heavy=_has_several_scans,
+        max_heavy_pixels=108 * MEGA,
+    ),
     # 6.1 bytes a pixel; 12.2 for an animation.
     _format_of(
         rb"\x89PNG\r\n\x1a\n",
         ".png",
         lambda data: unpack_from(">II", data, 16),
         MAX_PIXELS,
-        is_animated,
-        100 * MEGA,
+        is_heavy=is_animated,
+        max_heavy_pixels=100 * MEGA,
     ),
     # 8.1 bytes a pixel without a loss; 11.2 for an animation.
-    _format_of(rb"RIFF....WEBP", ".webp", _webp, 150 * MEGA, is_animated, 108 * MEGA),
+    _format_of(
+        rb"RIFF....WEBP",
+        ".webp",
+        _webp_size,
+        150 * MEGA,
+        is_heavy=is_animated,
+        max_heavy_pixels=108 * MEGA,
+    ),
     # 8.5 bytes a pixel.
     _format_of(rb"GIF8[79]a", ".gif", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
     # 6.2 bytes a pixel.
-    _format_of(rb"BM", ".bmp", _bmp, MAX_PIXELS),
+    _format_of(rb"BM", ".bmp", _bmp_size, MAX_PIXELS),
     # Up to 12.4 bytes a pixel: CMYK, or 16 bits and transparency in one strip.
-    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", ".tiff", _tiff, 97 * MEGA),
+    _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", ".tiff", _tiff_size, 97 * MEGA),
     # AVIF: up to 24 bytes a pixel; with transparency up to 46.
-    _format_of(rb"....ftyp", ".avif", _avif, 50 * MEGA, _has_alpha, 26 * MEGA),
+    _format_of(
+        rb"....ftyp",
+        ".avif",
+        _avif_size,
+        50 * MEGA,
+        is_heavy=_has_alpha,
+        max_heavy_pixels=26 * MEGA,
+    ),
 )
 
 

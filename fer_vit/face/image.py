@@ -35,7 +35,7 @@ from fer_vit.face.headers import (
 from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock
 
-# OpenCV's flags for a fraction of the size; its constants are for grey or BGR
+# OpenCV's flags that divide width and height by 1, 2, 4 or 8; OpenCV's constants add grey or BGR.
 REDUCED = {
     1: 0,
     2: 16,
@@ -43,25 +43,24 @@ REDUCED = {
     8: 64,
 }
 ORIENTATION = Base.Orientation
-# steps of rows and columns for the EXIF orientations 1 to 4; -1: reversed
+# Steps of rows and columns for the EXIF orientations 1 to 4; -1: in reverse order.
 FLIPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
 MAX_FILE_BYTES = 256 * MEGA  # bytes of an encoded image
 MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
-MAX_TEXTS = 100  # of a PNG, compressed: each takes up to 46 ms
+MAX_TEXTS = 100  # compressed texts of a PNG: each takes up to 46 ms
 DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
-# pixels that are decoded with 16 bits, at 15 bytes each; larger ones stay dark
+# Pixels of an image that is decoded with 16 bits, at 15 bytes each; a larger image stays dark.
 MAX_DEEP_PIXELS = 80 * MEGA
-DARK_LEVEL = 64  # of 256 levels: 16 bits of which at most 14 are used stay below
-# an AVIF may have these too
+DARK_LEVEL = 64  # of 256 levels: images of 16 bits of which at most 14 are used stay below
+# The brands of a HEIC; an AVIF may have them, too.
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
 
-# Of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be installed.
+# The status of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be
+# installed.
 UNREADABLE_VIDEO = "not a video that can be decoded"
 
 # Formats that are recognized by how their files begin, but reach no decoder.
-#
-# Of TGA: photos have no colour map.
 UNREAD_FORMATS = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
@@ -71,6 +70,7 @@ UNREAD_FORMATS = {
     "PSD": rb"8BPS",
     "OpenEXR": rb"\x76\x2f\x31\x01",
     "Radiance HDR": rb"#\?(RADIANCE|RGBE)",
+    # without a colour map, as photos are, or with the last line of version 2
     "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}"
     rb"|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
 }
@@ -80,16 +80,16 @@ CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 
 
 class QuietOpenCV:
-    """OpenCV prints nothing in blocks with this object, whose errors we report.
+    """OpenCV prints nothing in blocks with this object; errors there become exceptions.
 
-    The level is one for the whole process. Blocks of several threads may overlap: the first one
-    stores the user's level, the last one restores it.
+    OpenCV has one log level for the whole process. Blocks of several threads may overlap: the first
+    block stores the user's level, the last one restores it.
     """
 
     def __init__(self) -> None:
         self._lock = ThreadLock()
-        self._blocks = 0
-        self._level = 0
+        self._blocks = 0  # that run now
+        self._level = 0  # the user's
 
     def __enter__(self) -> None:
         with self._lock:
@@ -142,17 +142,16 @@ def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
 
 
 def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
-    """Reduces 16 bits to 8: the highest ones of the lowest `bits`.
+    """Reduces 16 bits to 8: the highest 8 of the lowest `bits`, by default of the bits in use.
 
-    None: of those that the image uses. Infrared and depth cameras use 10 to 14 bits; their images
-    would be black.
+    Infrared and depth cameras use 10 to 14 bits; their images would be black.
     """
     used = used_bits(image) if bits is None else bits
     return np.asarray(image >> (used - 8), np.uint8)
 
 
 def used_bits(image: NDArray[np.uint16]) -> int:
-    """Returns how many of its 16 bits an image uses: 8, 10, 12, 14 or 16."""
+    """Returns how many of 16 bits an image uses: 8, 10, 12, 14 or 16."""
     used = max(8, int(image.max()).bit_length())
     return used + used % 2
 
@@ -170,9 +169,9 @@ def _avif_orientation(data: bytes) -> int:
 
 
 def rotate_upright(image: Image, orientation: int) -> Image:
-    """Applies an EXIF orientation (1 to 8): those from 5 on are transposed.
+    """Applies an EXIF orientation (1 to 8) to an image (H, W, 3).
 
-    Each four have the same `FLIPS`.
+    Orientations 5 to 8 transpose the image, then flip it as 1 to 4 do (`FLIPS`).
     """
     if orientation > 4:
         image = image.transpose(1, 0, 2)
@@ -181,7 +180,7 @@ def rotate_upright(image: Image, orientation: int) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an image of unknown format, or of too much memory or time.
+    """Raises ImageError for an image of unknown format, or one that takes much memory or time.
 
     The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
     """
@@ -241,10 +240,11 @@ def check_file_size(size: int) -> None:
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
-    """Returns the strongest reduction of a JPEG with a longer side of at least `min_side`.
+    """Returns the strongest reduction (1, 2, 4 or 8) of a JPEG that leaves `min_side` pixels.
 
-    1 for other formats. If EXIF rotates the JPEG, the reduction divides its sides: padding would
-    shift the image.
+    The longer side of the reduced JPEG has at least `min_side` pixels. Other formats are not
+    reduced. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the
+    image.
     """
     try:
         # only the header; `Image.open` refuses large photos
@@ -263,7 +263,7 @@ def reduction_to(data: bytes, min_side: int) -> int:
 
 
 def size_of_photo(data: bytes, image: Image, reduction: int) -> Size:
-    """Returns width and height of an upright photo, given its copy (H, W, 3) of a reduction.
+    """Returns width and height of an upright photo, given a reduced copy (H, W, 3).
 
     A copy has a pixel more where the reduction does not divide a side. EXIF rotates no such photo,
     see `reduction_to`, so its size is the one in its header.

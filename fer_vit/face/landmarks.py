@@ -37,12 +37,12 @@ INPUT_SIDE = 64  # of the network's input in pixels
 # have 0.92 to 1.01.
 FACE_SHARE = 0.98
 
-# Faces that the network gets at once, so that a crowd needs no more memory than they do.
+# Faces that the network gets at once: a crowd needs no more memory than these.
 MAX_FACES_AT_ONCE = 64
 
 # Outputs of the network.
-POINTS_OUTPUT = "linear"
-FACE_OUTPUT = "face"
+POINTS_OUTPUT = "linear"  # x and y of the landmarks, as fractions of the cut's side
+FACE_OUTPUT = "face"  # the logit of a face
 
 # Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md.
 MIN_FACE_LOGIT = -1.5
@@ -56,25 +56,28 @@ class Look(NamedTuple):
 
 
 def look(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Looks at faces in squares given by matrices (2, 3), and again at upright ones."""
+    """Looks at faces in squares of an image (H, W, 3), then again at the same faces, upright.
+
+    The matrices `to_cuts` (2, 3) map image pixels to the pixels of the squares.
+    """
     landmarks = _look_in_cuts(image, to_cuts).landmarks
     return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks])
 
 
 def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
-    """Finds the landmarks (F, 5, 2) of faces in squares given by matrices (2, 3)."""
+    """Finds the landmarks (F, 5, 2) of faces in squares; arguments as for `look`."""
     return look(image, to_cuts).landmarks
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
-    """Refines approximate landmarks (F, 5, 2) in upright faces at their usual size and place."""
+    """Refines approximate landmarks (F, 5, 2) of an image (H, W, 3), in upright cuts by them."""
     return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks]).landmarks
 
 
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
-    """Finds the landmarks of faces in an image (H, W, 3), in cuts framed as in training.
+    """Returns faces of an image (H, W, 3) with the landmarks of the network instead of a detector.
 
-    Landmarks of detectors depend on size, surroundings and colours.
+    The landmarks of detectors depend on size, surroundings and colours.
     """
     refined = []
     for face, landmarks in zip(faces, _look_at(image, faces).landmarks, strict=True):
@@ -127,7 +130,7 @@ def network_input(cut: Image) -> Float32Array:
 
 
 def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Averages what is seen in cuts and in their mirror images.
+    """Averages what the network sees in cuts and in their mirror images; arguments as for `look`.
 
     So a mirrored face has mirrored landmarks.
     """
@@ -136,10 +139,12 @@ def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
     for first in range(0, len(to_cuts), MAX_FACES_AT_ONCE):
         matrices = to_cuts[first : first + MAX_FACES_AT_ONCE]
         cuts = np.stack([network_input(warp(image, matrix, INPUT_SIDE)) for matrix in matrices])
-        points, faces = _run_network(np.concatenate([cuts, cuts[..., ::-1]]))  # (2 F, 5, 2), (2 F,)
+        points, face_logits = _run_network(
+            np.concatenate([cuts, cuts[..., ::-1]])
+        )  # (2 F, 5, 2), (2 F,)
         plain, mirrored = np.split(points, 2)
         averaged = (plain + mirrored[:, list(MIRRORED)] * [-1.0, 1.0] + [INPUT_SIDE, 0.0]) / 2
-        logits[first : first + MAX_FACES_AT_ONCE] = faces.reshape(2, -1).mean(0)
+        logits[first : first + MAX_FACES_AT_ONCE] = face_logits.reshape(2, -1).mean(0)
         for row, matrix in enumerate(matrices):
             landmarks[first + row] = apply(invert(matrix), averaged[row])
     return Look(landmarks, logits)

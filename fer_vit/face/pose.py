@@ -6,24 +6,24 @@ from numpy.typing import ArrayLike
 
 from fer_vit.faces import Pose
 
-EYE, NOSE, MOUTH = np.array([(3.177, -2.629, -3.826), (0.0, 1.127, -7.476), (2.456, 4.343, -4.284)])
-
-# The mean head's landmarks (5, 3) in cm: x to the right of the picture, y down, z away from the
-# camera.
-#
+# Landmarks of the mean head in cm: x to the right of the picture, y down, z away from the camera.
 # Source: the canonical face model of MediaPipe (`canonical_face_model.obj`, Google, Apache-2.0):
 # the means of the lids' vertices 145 and 159, and of 374 and 386; nose 1; mouth 61 and 291.
-MEAN_HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])
+EYE = np.array((3.177, -2.629, -3.826))
+NOSE = np.array((0.0, 1.127, -7.476))
+MOUTH = np.array((2.456, 4.343, -4.284))
+MEAN_HEAD = np.array([EYE * (-1, 1, 1), EYE, NOSE, MOUTH * (-1, 1, 1), MOUTH])  # (5, 3)
 
-# of the camera in cm, which photos do not contain; 30 or 600 changes a yaw of 30 degrees by 1.4
+# The distance of the camera in cm, which photos do not contain. With 30 or 600, a yaw of 30 degrees
+# changes by 1.4.
 CAMERA_DISTANCE = 60.0
 
 
 def head_pose(landmarks: ArrayLike) -> Pose | None:
     """Returns the pose of a mean head whose projection fits landmarks (5, 2) best.
 
-    They are in pixels, the y axis down. None if there is none: the landmarks are one point, or not
-    finite.
+    Landmarks are in pixels, the y axis down. None if no pose fits: the landmarks are one point, or
+    not finite.
     """
     head = MEAN_HEAD - MEAN_HEAD.mean(0)
     points = np.asarray(landmarks, float)

