@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from fer_vit.app.api import request_body, table_answer
-from fer_vit.app.tasks import json_types
+from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
@@ -133,7 +133,7 @@ def test_the_rest_schema_has_a_new_head() -> None:
     assert Options(outputs=["age"]).outputs == ["age"]
     with pytest.raises(ValidationError):
         Options(outputs=["ages"])
-    assert "age_years" in json.dumps(table_answer(json_types()))
+    assert "age_years" in json.dumps(table_answer(column_types()))
 
 
 def test_the_report_has_a_chart_of_a_new_head(folder: Path) -> None:

@@ -229,7 +229,7 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
     @app.get("/api/outputs")
     def outputs() -> dict[str, list[str]]:
         """Lists the outputs of each model that a request may choose."""
-        return {name: list(jobs.outputs[name]) for name in jobs.models}
+        return {name: list(jobs.heads[name]) for name in jobs.models}
 
     @app.post(
         "/api/predict",
@@ -314,7 +314,7 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
         report=report,
         reading={"fps": options.fps, "start": options.start, "end": end},
         explain=options.explain,
-        outputs=tuple(options.outputs),
+        heads=tuple(options.outputs),
     )
 
 

@@ -45,14 +45,14 @@ class Task(NamedTuple):
     report: bool  # whether to draw photos and clips, and to make further tables
     reading: dict[str, Any]  # options of `PhotoOptions`
     explain: bool = True  # whether the report explains the faces
-    outputs: tuple[str, ...] = ()  # whose columns the table of faces has; empty: all
+    heads: tuple[str, ...] = ()  # whose columns the table of faces has; empty: all
 
 
 class Ready(NamedTuple):
     """What the tables of a worker may have."""
 
-    columns: dict[str, str]  # the types of a table's columns by name, as JSON calls them
-    outputs: dict[str, list[str]]  # that each model has, by its name
+    columns: dict[str, str]  # the type of each column, as JSON calls it, by the column's name
+    heads: dict[str, list[str]]  # of each model, by the model's name
 
 
 def resident_memory(process: int | None) -> int:
@@ -104,7 +104,7 @@ class Worker:
         if event["state"] == "failed":
             raise FerVitError(event["message"])
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
-        return Ready(event["columns"], event["outputs"])
+        return Ready(event["columns"], event["heads"])
 
     def _receive(self) -> Event:
         event: Event = self._pipe.recv()
@@ -184,7 +184,7 @@ class Jobs:
         self.folder = folder
         self.models = models  # that may be chosen, the default first
         self.columns = ready.columns
-        self.outputs = ready.outputs
+        self.heads = ready.heads
         self.results: dict[str, dict[str, Path]] = {}
         self.active: set[str] = set()  # names of the folders of jobs without results
         self._closed: set[str] = set()  # active jobs that somebody closed

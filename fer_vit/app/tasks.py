@@ -1,10 +1,14 @@
-"""What the worker process does: tables and reports of uploads."""
+"""What the worker process does: tables and reports of uploads.
+
+A task runs in the folder of its uploads, so that names in tables and reports are relative to it.
+Results are written to the folder above, `JOB_FOLDER`.
+"""
 
 import os
 import shutil
 import sys
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -45,7 +49,12 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.visualization.evidence import ExplainOptions
-from fer_vit.visualization.parts import DecodedPhoto, Predictions
+from fer_vit.visualization.parts import (
+    DecodedPhoto,
+    ReportFaces,
+    choose_faces,
+    classified_photo_parts,
+)
 from fer_vit.visualization.people import Watched
 from fer_vit.visualization.writer import ReportOptions, write_report
 from fer_vit.wording import counted, format_counts
@@ -69,6 +78,8 @@ REMEDIES = {  # what a user does about a status of a file
 }
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
 SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
+MAX_NAMED_PEOPLE = 8  # of a clip, in a message
+JOB_FOLDER = Path("..")  # of a task's results, seen from its uploads
 
 load_cached = cache(load)
 
@@ -86,17 +97,16 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
         heads = heads_of_models(models)
     except FerVitError as error:
-        return pipe.send({"state": "failed", "message": str(error)})
+        pipe.send({"state": "failed", "message": str(error)})
+        return
     sys.addaudithook(refuse_network)
     memory = resident_memory(os.getpid())
-    ready = {"columns": json_types(), "outputs": heads, "memory": memory}
+    ready = {"columns": column_types(), "heads": heads, "memory": memory}
     pipe.send({"state": "ready", **ready})
-    while True:
+    while True:  # until the server ends this process
         task = pipe.recv()
         try:
-            # Names in tables and reports are relative to the uploads. Nothing is printed, no
-            # progress bars either.
-            with (
+            with (  # nothing is printed, no progress bars either
                 chdir(task.folder / "uploads"),
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
@@ -125,8 +135,8 @@ def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
     return heads
 
 
-def json_types() -> dict[str, str]:
-    """Returns the types of a table's columns by name, as JSON calls them.
+def column_types() -> dict[str, str]:
+    """Returns the type of each column of a table, as JSON calls it, by the column's name.
 
     A name with an asterisk stands for several columns.
     """
@@ -138,11 +148,16 @@ def run_task(task: Task, model: Recognizer, send: Callable[[Event], None]) -> No
     options = PhotoOptions(workers=0, **task.reading)
     uploads = open_uploads(task.names, options.end)
     photos = recognize_uploads(model, uploads, options)
-    outputs = Outputs(Path("..", task.table), heads=task.outputs)
+    findings = Findings(uploads.clips)
+    outputs = Outputs(JOB_FOLDER / task.table, heads=task.heads)
     if task.report:
-        make_report(model, photos, uploads, options, outputs, task.explain, send)
+        photos = findings.note(photos)  # while the tables are written
+        outputs = add_clip_outputs(outputs, uploads.read_clips)
+
+    warnings = write_tables(model, photos, uploads.paths, options, outputs)
+    if task.report:
+        make_report(model, findings, options, warnings, task.explain, send)
     else:
-        make_table(model, photos, uploads, options, outputs)
         send({"state": "done"})
 
 
@@ -150,17 +165,26 @@ class Uploads(NamedTuple):
     """The files of a task, named by their content."""
 
     paths: list[Path]  # in the order of the request
-    clips: list[Path]  # that are read
+    clips: list[Path]
     refused: dict[Path, str]  # the status of each that takes too long to decode, by its path
+
+    @property
+    def read_clips(self) -> list[Path]:
+        """The clips that are read."""
+        return [clip for clip in self.clips if clip not in self.refused]
 
 
 def open_uploads(names: Sequence[str], end: float) -> Uploads:
     """Returns the uploads of these names; clips are read up to `end`, in seconds."""
     paths = name_by_content(names)
-    photos = [path for path in paths if not is_video(path)]
-    videos = [path for path in paths if is_video(path)]
-    refused = refuse_photos(photos) | refuse_clips(videos, end)
-    clips = [video for video in videos if video not in refused]
+    photos = []
+    clips = []
+    for path in paths:
+        if is_video(path):
+            clips.append(path)
+        else:
+            photos.append(path)
+    refused = refuse_photos(photos) | refuse_clips(clips, end)
     return Uploads(paths, clips, refused)
 
 
@@ -193,21 +217,46 @@ def suffix_by_content(path: Path) -> str | None:
     return None
 
 
-def make_table(
+def add_clip_outputs(outputs: Outputs, clips: Sequence[Path]) -> Outputs:
+    """Returns outputs with the tables of people in clips, and a marked copy of the only clip."""
+    if not clips:
+        return outputs
+    copy = None
+    if len(clips) == 1:
+        copy = MarkedCopy(clips[0], JOB_FOLDER / "marked.mp4")
+    people = JOB_FOLDER / "summary.csv"
+    intervals = JOB_FOLDER / "intervals.csv"
+    return outputs._replace(people=people, intervals=intervals, copy=copy)
+
+
+def write_tables(
     model: Recognizer,
     photos: Iterable[Faces],
-    uploads: Uploads,
+    paths: Sequence[Path],
     options: PhotoOptions,
     outputs: Outputs,
-) -> None:
-    """Makes the table of a task from its recognized photos; as JSON, one list of rows."""
+) -> list[str]:
+    """Writes the tables of a task and the marked copy; returns a warning if the copy is missing.
+
+    `photos` are recognized meanwhile. A table as JSON is one list of rows.
+    """
     table = outputs.table
     is_json = table.suffix == ".json"
     written = table.with_suffix(".jsonl") if is_json else table
-    predict_table(model, photos, uploads.paths, options, outputs._replace(table=written))
-    if not is_json:
-        return
-    with written.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
+    try:
+        predict_table(model, photos, paths, options, outputs._replace(table=written))
+    except FerVitError:
+        if outputs.copy is None or not written.exists():
+            raise
+        return ["There is no marked copy: the clip cannot be read, or the copy cannot be written."]
+    if is_json:
+        join_rows(written, table)
+    return []
+
+
+def join_rows(lines: Path, table: Path) -> None:
+    """Writes the rows of JSON Lines as one list."""
+    with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
         before = "["
         for row in rows:
             file.write(before + row.rstrip("\n"))
@@ -217,60 +266,40 @@ def make_table(
 
 def make_report(
     model: Recognizer,
-    photos: Iterable[Faces],
-    uploads: Uploads,
+    findings: "Findings",
     options: PhotoOptions,
-    outputs: Outputs,
+    warnings: Sequence[str],
     explain: bool,
     send: Callable[[Event], None],
 ) -> None:
-    """Makes tables, a marked copy of the only clip, drawn photos, and the report of the faces.
+    """Draws the photos, and makes the report of the faces if these are explained.
 
-    `photos` are recognized while the tables are written.
+    `warnings` are of the tables.
     """
-    if uploads.clips:
-        outputs = outputs._replace(
-            people=Path("../summary.csv"), intervals=Path("../intervals.csv")
-        )
-    if len(uploads.clips) == 1:
-        outputs = outputs._replace(copy=MarkedCopy(uploads.clips[0], Path("../marked.mp4")))
-    findings = Findings(uploads.clips)
-    warnings: list[str] = []
-    try:
-        predict_table(model, findings.note(photos), uploads.paths, options, outputs)
-    except FerVitError:
-        if not outputs.table.exists():
-            raise
-        warnings.append(
-            "There is no marked copy: the clip cannot be read, or the copy cannot be written."
-        )
-    messages: list[str] = []
-    for name, file in findings.files.items():
-        messages += describe_faces(name, file)
-        warnings += describe_problems(name, file)
-    sentences = {"messages": messages, "warnings": warnings}
+    sentences = {
+        "messages": findings.messages(),
+        "warnings": [*warnings, *findings.warnings()],
+    }
     send({"state": "found", **sentences})
 
-    # a refused clip is listed as a photo without a face
-    others = [str(path) for path in uploads.paths if path not in uploads.clips]
-    faces_by_photo = {name: findings.files[name].faces for name in others}
+    faces_by_photo = findings.faces_by_photo()
     files = name_pictures(faces_by_photo)
     decoded = draw_photos(faces_by_photo, files)
     if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
-        predictions = Predictions(decoded, findings.people)
-        write_explanations(model, uploads.paths, options, predictions, photo_faces, send)
-    for _ in decoded:  # draws the photos; a report has read them all
-        pass
+        parts = classified_photo_parts(model, decoded, MAX_FACES)
+        faces = choose_faces(parts, findings.people, MAX_FACES)
+        write_explanations(model, faces, options, photo_faces, send)
+    else:
+        deque(decoded, maxlen=0)  # draws the photos, as a report does that reads them
     drawn = [{"name": name, "file": file} for name, file in files.items()]
     send({"state": "done", **sentences, "photos": drawn})
 
 
 def write_explanations(
     model: Recognizer,
-    paths: Sequence[Path],
+    faces: ReportFaces,
     options: PhotoOptions,
-    predictions: Predictions,
     photo_faces: int,
     send: Callable[[Event], None],
 ) -> None:
@@ -278,25 +307,22 @@ def write_explanations(
 
     `photo_faces` of photos will be explained, as far as these can be read again.
     """
-    report = Path("../report")
+    report = JOB_FOLDER / "report"
+    expected = photo_faces + faces.num_pictures
 
-    def send_progress(faces: int, clip_faces: int) -> None:
-        total = max(faces, photo_faces + clip_faces)
-        send({"state": "explaining", "faces": faces, "of": total})
+    def send_progress(num_faces: int) -> None:
+        total = max(num_faces, expected)
+        send({"state": "explaining", "faces": num_faces, "of": total})
 
-    faces = write_report(
+    num_faces = write_report(
         folder=report,
         model=model,
-        sources=paths,
-        options=ReportOptions(
-            photos=options,
-            explain=ExplainOptions(memory=EXPLAIN_MEMORY),
-            max_faces=MAX_FACES,
-        ),
-        predictions=predictions,
+        faces=faces,
+        options=ReportOptions(photos=options, explain=ExplainOptions(memory=EXPLAIN_MEMORY)),
+        root=Path(),
         on_face=send_progress,
     )
-    if faces:
+    if num_faces:
         shutil.make_archive(str(report), "zip", report)
     else:
         shutil.rmtree(report)
@@ -351,7 +377,7 @@ def recognize_uploads(
         if path in uploads.refused:
             yield no_faces([PhotoInfo(str(path), uploads.refused[path], index)], scheme)
             continue
-        _, parts = next(by_source)
+        _, parts = next(by_source)  # every file has one photo or frame at least, also a broken one
         for faces in parts:
             infos = tuple(replace(info, index=index) for info in faces.infos)
             yield replace(faces, infos=infos)
@@ -362,16 +388,15 @@ class FileFaces:
     """What was found in a photo or clip.
 
     Attributes:
-        people: How often each person of a clip, by track, has each expression; a photo's faces have
-            the track None.
+        in_photo: How many faces of a photo have each expression.
+        of_people: How many faces of each person of a clip, by track, have each expression.
         statuses: Of the photo, or of the frames.
         rows: Number of its rows in the table.
         faces: The faces of a photo; the faces of a clip are only counted.
     """
 
-    people: defaultdict[int | None, Counter[str]] = field(
-        default_factory=lambda: defaultdict(Counter)
-    )
+    in_photo: Counter[str] = field(default_factory=Counter)
+    of_people: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     statuses: set[str] = field(default_factory=set)
     rows: int = 0
     faces: Faces = field(default_factory=no_faces)
@@ -384,7 +409,10 @@ class FileFaces:
         for face in faces:
             label = face.label_smoothed or face.label
             assert label is not None  # the recognizer has classified it
-            self.people[face.track][label] += 1
+            if face.track is None:
+                self.in_photo[label] += 1
+            else:
+                self.of_people[face.track][label] += 1
         if info.frame is None:
             self.faces = faces
 
@@ -394,7 +422,7 @@ class Findings:
     """What was found in the files of a task.
 
     Attributes:
-        clips: The clips that are read.
+        clips: Which of the files are clips.
         files: Photos and clips, by path.
         people: The people in the clips.
     """
@@ -404,7 +432,7 @@ class Findings:
     people: Watched = field(default_factory=Watched)
 
     def note(self, photos: Iterable[Faces]) -> Iterator[Faces]:
-        """Yields each photo and frame, and notes its faces on the way."""
+        """Yields each photo and frame, whose faces are noted before."""
         for faces in photos:
             (info,) = faces.infos
             self.files.setdefault(info.path, FileFaces()).add(faces)
@@ -412,27 +440,53 @@ class Findings:
                 self.people.add(faces)
             yield faces
 
+    def faces_by_photo(self) -> dict[str, Faces]:
+        """Returns the faces of each file that is no clip, by path."""
+        photos = {}
+        for path, file in self.files.items():
+            if Path(path) not in self.clips:
+                photos[path] = file.faces
+        return photos
 
-def describe_faces(name: str, file: FileFaces) -> Iterator[str]:
-    """Yields a sentence about the faces of a photo or clip that has some."""
-    people = dict(file.people)
-    in_photo = people.pop(None, None)
-    if in_photo is not None:
-        yield f"{name}: {counted(in_photo.total(), 'face')} ({format_counts(in_photo)})."
-    elif people:
-        tracks = sorted(track for track in people if track is not None)
-        mostly = []
-        for track in tracks[:8]:
-            ((label, _),) = people[track].most_common(1)
-            mostly.append(f"person {track} mostly {label}")
-        if len(tracks) > 8:
-            mostly.append(f"and {len(tracks) - 8} more")
-        yield f"{name}: {', '.join(mostly)}."
+    def messages(self) -> list[str]:
+        """Returns a sentence about the faces of each file that has some."""
+        messages = []
+        for name, file in self.files.items():
+            if file.in_photo:
+                messages.append(describe_photo(name, file.in_photo))
+            elif file.of_people:
+                messages.append(describe_clip(name, file.of_people))
+        return messages
+
+    def warnings(self) -> list[str]:
+        """Returns sentences about the files that have no face, or that cannot be read."""
+        warnings: list[str] = []
+        for name, file in self.files.items():
+            warnings += describe_problems(name, file)
+        return warnings
+
+
+def describe_photo(name: str, labels: Counter[str]) -> str:
+    """Returns a sentence about the faces of a photo, with the number of each label."""
+    return f"{name}: {counted(labels.total(), 'face')} ({format_counts(labels)})."
+
+
+def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
+    """Returns a sentence about the people of a clip, with the labels of each by track."""
+    tracks = sorted(people)
+    mostly = []
+    for track in tracks[:MAX_NAMED_PEOPLE]:
+        ((label, _),) = people[track].most_common(1)
+        mostly.append(f"person {track} mostly {label}")
+    if len(tracks) > MAX_NAMED_PEOPLE:
+        mostly.append(f"and {len(tracks) - MAX_NAMED_PEOPLE} more")
+    return f"{name}: {', '.join(mostly)}."
 
 
 def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
     """Yields sentences about a photo or clip that has no face, or that cannot be read."""
-    if not file.people and NO_FACE in file.statuses:
+    has_face = bool(file.in_photo or file.of_people)
+    if not has_face and NO_FACE in file.statuses:
         yield f"No face found in {name}."
     for status in sorted(file.statuses - {OK, NO_FACE}):
         if status in READ_STATUSES:
@@ -453,15 +507,15 @@ def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
 def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterator[DecodedPhoto]:
     """Yields photos, by path, with their faces and their image, which is decoded only here.
 
-    On the way, draws the faces into `files`, as large as the page shows them.
+    Before a photo is yielded, its faces are drawn into its file, as large as the page shows them.
     """
-    Path("../photos").mkdir()
+    (JOB_FOLDER / "photos").mkdir()
     for name, faces in photos.items():
         if name not in files:
             yield DecodedPhoto(faces, image=None)
             continue
         image = read_image(Path(name))
-        Pil.fromarray(draw_photo(image, faces)).save(f"../{files[name]}", quality=88)
+        Pil.fromarray(draw_photo(image, faces)).save(JOB_FOLDER / files[name], quality=88)
         yield DecodedPhoto(faces, image)
 
 

@@ -1,6 +1,7 @@
 """The command `visualize`: explains each prediction with pictures and one page."""
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,10 @@ from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.visualization.evidence import ExplainOptions, LabelChoice
+from fer_vit.visualization.evidence import ExplainOptions, LabelChoice, find_targets
 from fer_vit.visualization.figures import FigureKind, FigureOptions
-from fer_vit.visualization.writer import REPORT_FILES, ReportOptions, write_report
+from fer_vit.visualization.parts import find_faces
+from fer_vit.visualization.writer import REPORT_FILES, ReportOptions, log_estimate, write_report
 from fer_vit.wording import counted, fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
@@ -94,15 +96,21 @@ def visualize(
     )
     check_report(output, images, overwrite)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
-    sources = inputs.files
+    kinds = {source: "video" if is_video(source) else "photo" for source in inputs.files}
+    photos = [source for source, kind in kinds.items() if kind == "photo"]
+    videos = [source for source, kind in kinds.items() if kind == "video"]
 
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
+    find_targets(recognizer, targets)
     with atomic_write(output, overwrite=overwrite) as folder:
-        num_faces = write_report(folder, recognizer, sources, options)
+        report_faces = find_faces(recognizer, photos, videos, options.photos)
+        log_estimate(recognizer, options.explain, len(photos), report_faces.num_pictures)
+        root = os.path.commonpath([source.absolute().parent for source in inputs.files])
+        num_faces = write_report(folder, recognizer, report_faces, options, Path(root))
 
-    kinds = Counter("video" if is_video(source) else "photo" for source in sources)
-    shown = " and ".join(counted(files, kind) for kind, files in kinds.items())
-    for note in [*inputs.notes, *options.photos.unused(sources)]:
+    numbers = Counter(kinds.values())
+    shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
+    for note in [*inputs.notes, *options.photos.unused(inputs.files)]:
         LOGGER.warning(note)
     LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"

@@ -151,8 +151,7 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-# The charts that differ from the values of a head, by the head's name, and charts of no head.
-#
+# The charts that differ from the values of a head, by the head's name, and charts of no head:
 # `report/page/NAME.js` draws each of them.
 SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
 

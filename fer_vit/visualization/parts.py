@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,14 @@ from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
-from fer_vit.visualization.people import Shown, Video, Watched, read_faces_to_show
+from fer_vit.visualization.people import (
+    Shown,
+    Video,
+    Watched,
+    limit_pictures,
+    read_faces_to_show,
+    watch_people,
+)
 from fer_vit.wording import counted
 
 GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
@@ -34,62 +42,70 @@ class DecodedPhoto(NamedTuple):
     image: Image | None
 
 
-class Predictions(NamedTuple):
-    """What a prediction has found in the sources of a report."""
+@dataclass(frozen=True)
+class ReportFaces:
+    """The faces that a report shows, and what is known of the others.
 
-    photos: Iterable[DecodedPhoto]
-    watched: Watched  # the videos
-
-
-def read_report_parts(
-    model: Recognizer,
-    photos: Sequence[Path],
-    videos: Mapping[str, Video],
-    options: PhotoOptions,
-    max_faces: int,
-    predictions: Predictions | None,
-) -> Iterator[Part]:
-    """Yields the first `max_faces` faces of photos, and the faces to show of videos, part by part.
-
-    With `predictions`, photos are not searched again.
+    Attributes:
+        photos: The photos part by part, which are read when they are explained.
+        watched: All people in the videos.
+        videos: The videos with the people to show, by path.
+        people_left_out: The tracks of the people in videos that are not shown, by path.
     """
-    if predictions is None:
-        yield from _photo_parts(model, photos, options, max_faces)
-    else:
-        yield from _predicted_parts(model, predictions.photos, max_faces)
-    yield from _video_parts(model, videos, options)
+
+    photos: Iterable[Part]
+    watched: Watched
+    videos: Mapping[str, Video]
+    people_left_out: Mapping[str, Sequence[int]]
+
+    @property
+    def num_pictures(self) -> int:
+        """How many faces of videos are shown."""
+        return sum(len(list(video.faces_to_show())) for video in self.videos.values())
 
 
-def _photo_parts(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions, max_faces: int
+def choose_faces(photos: Iterable[Part], watched: Watched, max_faces: int) -> ReportFaces:
+    """Returns the photos, and at most `max_faces` faces of videos."""
+    videos, people_left_out = limit_pictures(watched.videos, max_faces)
+    return ReportFaces(photos, watched, videos, people_left_out)
+
+
+def find_faces(
+    model: Recognizer, photos: Sequence[Path], videos: Sequence[Path], options: PhotoOptions
+) -> ReportFaces:
+    """Returns all faces of videos, which are searched here, and of photos, which are later."""
+    frames = model.recognize(videos, options) if videos else ()
+    watched = watch_people(frames)
+    parts = _find_photo_parts(model, photos, options)
+    return ReportFaces(parts, watched, watched.videos, people_left_out={})
+
+
+def _find_photo_parts(
+    model: Recognizer, photos: Sequence[Path], options: PhotoOptions
 ) -> Iterator[Part]:
-    """Yields all photos, part by part, with the first `max_faces` faces."""
+    """Yields photos with their faces, part by part."""
     if not photos:
         return
-    remaining = max_faces
     for found_faces in model.find(photos, options):
         faces = found_faces.faces
         (classified,) = model.classify([found_faces], photos, options.detector)
-        shown: list[Shown] = [(face, None) for face in classified[:remaining]]
-        beyond = Counter(face.path for face in classified[remaining:])
-        remaining -= len(shown)
         without_face = [photo for photo in faces.photos() if not len(photo.faces)]
         yield Part(
-            faces=shown,
+            faces=[(face, None) for face in classified],
             chunks=found_faces.batches,
             status=Counter(info.reason for info in faces.infos),
             skipped={photo.path: photo.status for photo in without_face},
-            left_out={path: counted(number, "face") for path, number in beyond.items()},
+            left_out={},
         )
 
 
-def _predicted_parts(
+def classified_photo_parts(
     model: Recognizer, photos: Iterable[DecodedPhoto], max_faces: int
 ) -> Iterator[Part]:
     """Yields photos whose faces are classified, part by part, with the first `max_faces` faces."""
     remaining = max_faces
     for group in _group_photos(photos):
-        part = _predicted_part(model, group, remaining)
+        part = _classified_part(model, group, remaining)
         remaining -= len(part.faces)
         yield part
 
@@ -113,7 +129,7 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
         yield group
 
 
-def _predicted_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
+def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
     """Returns photos whose faces are classified, with the first `max_faces` faces."""
     shown: list[Shown] = []
     samples: list[Sample] = []
@@ -143,7 +159,7 @@ def _predicted_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces
     )
 
 
-def _video_parts(
+def video_parts(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[Part]:
     """Yields the frames in which the faces to show of videos lie, part by part."""

@@ -20,9 +20,8 @@ from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
-# Pictures of one person, at most.
-#
-# All people in one video have at most four times as many, but at least one each.
+# Pictures of one person, at most. All people in one video have at most four times as many, but at
+# least one each.
 PICTURES = 120
 
 CURVE_POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
@@ -181,17 +180,26 @@ def limit_pictures(
 
 @dataclass
 class Watched:
-    """The people in videos by path, and the number of frames by status."""
+    """The people in videos.
+
+    Attributes:
+        videos: Each video of which a frame was read, by path.
+        status: Number of frames by status.
+        last_status: The status of the last frame of each video, by path: of a video that is not
+            read, the reason.
+    """
 
     videos: dict[str, Video] = field(default_factory=dict)
     status: Counter[str] = field(default_factory=Counter)
+    last_status: dict[str, str] = field(default_factory=dict)
 
     def add(self, faces: Faces) -> None:
         """Adds the smoothed faces of the next frame."""
         (info,) = faces.infos
         frame = self.status.total()
         self.status[info.reason] += 1
-        if info.seconds is None:  # the end of a video that broke
+        self.last_status[info.path] = info.status
+        if info.seconds is None:  # the end of a video that broke, or one that is not read
             return
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
         video.start = min(video.start, info.seconds)  # times of damaged videos may fall
@@ -204,7 +212,7 @@ class Watched:
 
 
 def watch_people(frames: Iterable[Faces]) -> Watched:
-    """Follows the people in videos."""
+    """Returns the people in the frames of videos."""
     watched = Watched()
     for faces in frames:
         watched.add(faces)

@@ -2,11 +2,11 @@
 
 import logging
 import os
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,7 +19,6 @@ from fer_vit.explain.trace import trace
 from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
 from fer_vit.listing import GENERATOR
-from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
@@ -37,11 +36,10 @@ from fer_vit.visualization.evidence import (
     ExplainOptions,
     explain_faces,
     explain_scores,
-    find_targets,
 )
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.parts import Predictions, read_report_parts
-from fer_vit.visualization.people import Video, Watched, limit_pictures, watch_people
+from fer_vit.visualization.parts import ReportFaces, video_parts
+from fer_vit.visualization.people import Video, Watched
 from fer_vit.wording import counted, format_counts, list_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -52,9 +50,8 @@ MIN_FACES = 30  # faces below which the page has no average
 MAX_EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
 MAX_NAMED = 20  # photos, people or frames in a line
 
-# All that a report may contain, and a new one replaces.
-#
-# The page comes last, when all that it shows exists.
+# All that a report may contain, and a new one replaces. The page comes last, when all that it shows
+# exists.
 REPORT_FILES = (
     "photos",
     "figures",
@@ -81,27 +78,25 @@ class ReportOptions:
     photos: PhotoOptions  # how faces are found in photos and videos
     explain: ExplainOptions
     figures: FigureOptions = NO_FIGURES
-    max_faces: int = sys.maxsize  # of photos, and as many of videos
 
 
 def write_report(
     folder: Path,
     model: Recognizer,
-    sources: Sequence[Path],
+    faces: ReportFaces,
     options: ReportOptions,
-    predictions: Predictions | None = None,
-    on_face: Callable[[int, int], None] | None = None,
+    root: Path,
+    on_face: Callable[[int], None] | None = None,
 ) -> int:
     """Writes a report of the faces in photos and videos to a new folder.
 
     Args:
         folder: The folder, which does not exist.
         model: The model whose predictions are explained.
-        sources: The photos and videos.
+        faces: The faces to show, see `find_faces` and `choose_faces`.
         options: What the report shows, and how it is made.
-        predictions: What a prediction has found in the sources, which are then not searched again.
-        on_face: Gets, after each face, the number of faces so far, and how many of videos there
-            will be.
+        root: The folder that the names of photos and videos are relative to.
+        on_face: Gets, after each face, the number of faces so far.
 
     Returns:
         The number of faces.
@@ -109,35 +104,16 @@ def write_report(
     Raises:
         FerVitError: A target is unknown, or the method does not explain it.
     """
-    find_targets(model, options.explain.targets)
     folder.mkdir()
-    root = os.path.commonpath([source.absolute().parent for source in sources])
-    videos = [source for source in sources if is_video(source)]
-    photos = [source for source in sources if not is_video(source)]
-
-    # the people in videos, and the faces to show of each
-    if predictions:
-        watched = predictions.watched
-    elif videos:
-        watched = watch_people(model.recognize(videos, options.photos))
-    else:
-        watched = Watched()
-    shown_videos, people_left_out = limit_pictures(watched.videos, options.max_faces)
-    num_pictures = sum(len(list(video.faces_to_show())) for video in shown_videos.values())
-    if predictions is None:  # the app prints nothing
-        num_photos = min(len(photos), options.max_faces)
-        print_estimate(model, options.explain, num_photos, num_pictures)
 
     # Photos and frames are read, classified and explained part by part.
     photo_status: Counter[str] = Counter()
-    skipped = _videos_without_faces(videos, shown_videos, people_left_out)
+    skipped = _videos_without_faces(faces.watched)
     left_out: dict[str, str] = {}
     charts = fixed_charts(model)
-    with FaceSaver(folder, model, root, bool(videos), options.figures) as saver:
-        parts = read_report_parts(
-            model, photos, shown_videos, options.photos, options.max_faces, predictions
-        )
-        for part in parts:
+    has_videos = bool(faces.watched.status)
+    with FaceSaver(folder, model, root, has_videos, options.figures) as saver:
+        for part in chain(faces.photos, video_parts(model, faces.videos, options.photos)):
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
@@ -145,17 +121,17 @@ def write_report(
             for face, view, evidence in explained:
                 saver.save(face, view, evidence)
                 if on_face:
-                    on_face(len(saver.records), num_pictures)
+                    on_face(len(saver.records))
 
     # the tables of means, and the page
     options.figures.check_written(len(saver.records))
     facts = {"Explained by": METHODS[options.explain.method].title, "Model": model.name}
-    facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
-    incomplete = len(left_out) + len(people_left_out)
+    facts |= _status_facts({"Photos": photo_status, "Frames": faces.watched.status})
+    incomplete = len(left_out) + len(faces.people_left_out)
     curves: list[dict[str, Any]] = []
-    for path, video in shown_videos.items():
+    for path, video in faces.videos.items():
         curves += video.curves(_below_root(path, root))
-    left_out |= _left_out_of_videos(shown_videos, people_left_out)
+    left_out |= _left_out_of_videos(faces.videos, faces.people_left_out)
     render(
         folder / "index.html",
         "page",
@@ -175,20 +151,20 @@ def write_report(
         meaning=view_texts(model, options.explain.method),
         people=curves,
         skipped=[(_below_root(path, root), reason) for path, reason in skipped.items()],
-        left_out=[(_below_root(path, root), faces) for path, faces in left_out.items()],
+        left_out=[(_below_root(path, root), what) for path, what in left_out.items()],
     )
     return len(saver.records)
 
 
-def _videos_without_faces(
-    paths: Sequence[Path], shown: Mapping[str, Video], people_left_out: Mapping[str, list[int]]
-) -> dict[str, str]:
-    """Returns the reason why a video is not shown, by path: it has no face."""
-    with_face = set(people_left_out)
-    for path, video in shown.items():
-        if video.people:
-            with_face.add(path)
-    return {str(path): "no face" for path in paths if str(path) not in with_face}
+def _videos_without_faces(watched: Watched) -> dict[str, str]:
+    """Returns the reason why a video is not shown, by path: it is not read, or has no face."""
+    reasons = {}
+    for path, status in watched.last_status.items():
+        if path not in watched.videos:
+            reasons[path] = status
+        elif not watched.videos[path].people:
+            reasons[path] = "no face"
+    return reasons
 
 
 def _page_warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
@@ -231,7 +207,7 @@ class FaceSaver:
         self,
         folder: Path,
         model: Recognizer,
-        root: str,
+        root: Path,
         in_videos: bool,
         figures: FigureOptions = NO_FIGURES,
     ) -> None:
@@ -245,14 +221,13 @@ class FaceSaver:
         self._figures = figures
         self._model = model
         self._embedded = 0  # characters of pictures inside the page
-        self._columns: dict[str, type] = {"path": str}
+        self._face_columns: dict[str, type] = {"path": str}  # their names are attributes of `Face`
         if in_videos:
-            self._columns |= {"frame": int, "seconds": float, "track": int}
-        self._columns |= {"face": int}
-        self._face_columns = list(self._columns)  # cells that are attributes of `Face`
-        self._columns |= {"predicted": str, "confidence": float}
-        self._columns |= dict.fromkeys(self.regions, float)
-        self._table = TableWriter(folder / "faces.parquet", self._columns)
+            self._face_columns |= {"frame": int, "seconds": float, "track": int}
+        self._face_columns |= {"face": int}
+        shares = dict.fromkeys(self.regions, float)
+        columns = self._face_columns | {"predicted": str, "confidence": float} | shares
+        self._table = TableWriter(folder / "faces.parquet", columns)
 
     def __enter__(self) -> "FaceSaver":
         self._table.__enter__()
@@ -322,7 +297,7 @@ def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
     return facts
 
 
-def _below_root(path: str, root: str) -> str:
+def _below_root(path: str, root: Path) -> str:
     """Returns a path below the common folder of all files.
 
     Reports may be sent on, and folders can be private.
@@ -330,37 +305,40 @@ def _below_root(path: str, root: str) -> str:
     return printable(os.path.relpath(path, root))
 
 
-def print_estimate(model: Recognizer, explaining: ExplainOptions, photos: int, frames: int) -> None:
-    """Prints how long the explanations take, and how large they are.
+def log_estimate(
+    model: Recognizer, options: ExplainOptions, num_photos: int, num_pictures: int
+) -> None:
+    """Logs how long the explanations take, and how large they are.
 
-    Each photo is assumed to have one face.
+    Each photo is assumed to have one face; `num_pictures` are of people in videos.
     """
     size = model.crop_spec.size
     regions = len(model.crop_spec.regions)
     image = torch.zeros(1, 3, size, size, device=model.device)
     boxes = torch.zeros(1, regions, 4, device=model.device)
     valid = torch.ones(1, regions, dtype=torch.bool, device=model.device)
-    faces = photos + frames
+    num_faces = num_photos + num_pictures
     for _ in range(2):  # the first time is slow
         start = time.perf_counter()
         traced = trace(model.net, image, boxes, valid)
-        next(explain_scores(model, traced, explaining))
+        next(explain_scores(model, traced, options))
         seconds = time.perf_counter() - start + FACE_SECONDS
-        if seconds * faces < 60:  # "about 1 min", however fast the second time is
+        if seconds * num_faces < 60:  # "about 1 min", also if the second time is faster
             break
 
-    minutes = max(1, round(seconds * faces / 60))
-    megabytes = max(1, round(FACE_BYTES * faces / 1e6))
-    assumed = f"for {counted(frames, 'picture')} of people"
-    if photos:
+    minutes = max(1, round(seconds * num_faces / 60))
+    megabytes = max(1, round(FACE_BYTES * num_faces / 1e6))
+    assumed = f"for {counted(num_pictures, 'picture')} of people"
+    if num_photos:
         assumed = "with one face in each photo"
     LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
 
 
 def name_views(model: Recognizer, average: Average) -> list[str]:
-    """Returns the names of the views of attention, with the mean distances of the heads.
+    """Returns the names of the V views of attention: the encoder, its heads, queries of labels.
 
-    Without any face, there is only one view.
+    A head's name has the mean distance, in pixels, between a token and what it attends to. Without
+    any face, there is only one view.
     """
     if not average.rows:
         return [WHOLE_ENCODER]
@@ -377,7 +355,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
 
 
 def view_texts(model: Recognizer, method: str) -> dict[str, str]:
-    """Returns a sentence on attention and on attribution, with the faithfulness of each."""
+    """Returns a text on attention and one on attribution, each with its faithfulness."""
     drives = (
         f"What drives the prediction: {METHODS[method].text} "
         "Orange is for the expression, blue against it."

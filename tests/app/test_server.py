@@ -537,7 +537,7 @@ def test_outputs_are_listed_by_model_and_chosen_in_form_and_json(
     assert client.post("/api/predict", files=files).status_code == 200
     encoded = {"files": [{"data": ""}], "outputs": chosen}
     assert client.post("/api/predict", json=encoded).status_code == 200
-    assert [task.outputs for task in worker.tasks] == [tuple(chosen), (), tuple(chosen)]
+    assert [task.heads for task in worker.tasks] == [tuple(chosen), (), tuple(chosen)]
 
     for wrong in (["smile"], [""] * 9, "pose", None, [["pose"]], ["pose"] * 5):
         refused = client.post("/api/predict", json=encoded | {"outputs": wrong})

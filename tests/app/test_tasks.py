@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import logging
 import os
 import re
 import sys
@@ -27,9 +28,9 @@ from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import Event, Task, Worker
 from fer_vit.app.tasks import (
+    column_types,
     describe_failure,
     heads_of_models,
-    json_types,
     load_cached,
     name_by_content,
     refuse_photos,
@@ -39,7 +40,6 @@ from fer_vit.commands.app import app
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
-from fer_vit.visualization import writer
 from fer_vit.visualization.evidence import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
@@ -94,7 +94,7 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
 def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     task = Task(uploads.parent, ["group.jpg"], DEFAULT_MODEL, "faces.json", False, {})
     events: list[Event] = []
-    do(task._replace(outputs=("movements",)), events)
+    do(task._replace(heads=("movements",)), events)
     main(["predict", "group.jpg", "--outputs", "movements", "--output", "../expected.jsonl"])
     (row,) = json.loads((uploads.parent / "faces.json").read_text())
     (expected,) = read(uploads.parent / "expected.jsonl")
@@ -103,7 +103,7 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     assert "label" not in row
     assert "yaw" not in row
     with pytest.raises(FerVitError, match="has, but got affect"):
-        do(task._replace(outputs=("affect",)), events)
+        do(task._replace(heads=("affect",)), events)
 
 
 def test_heads_of_models_are_the_ones_of_their_tables() -> None:
@@ -206,13 +206,12 @@ def test_a_clip_is_searched_once(uploads: Path, monkeypatch: pytest.MonkeyPatch)
     assert "person 1" in (uploads.parent / "report" / "index.html").read_text()
 
 
-def test_a_report_of_the_app_has_no_estimate(
-    uploads: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_report_of_the_app_logs_no_estimate(
+    uploads: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    estimate = Mock()
-    monkeypatch.setattr(writer, "print_estimate", estimate)
-    run(uploads, ["empty.png"], report=True)
-    estimate.assert_not_called()
+    with caplog.at_level(logging.INFO, "fer_vit"):
+        run(uploads, ["empty.png"], report=True)
+    assert caplog.messages == []
 
 
 def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:
@@ -225,7 +224,7 @@ def test_json_is_the_rows_of_json_lines(uploads: Path) -> None:
 def test_rows_have_the_types_that_the_schema_names(uploads: Path) -> None:
     types = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
     run(uploads, ["group.jpg", "empty.png"], "faces.json")
-    columns = json_types()
+    columns = column_types()
     for row in json.loads((uploads.parent / "faces.json").read_text()):
         for name, cell in row.items():
             prefix = name.partition("_")[0]
@@ -342,6 +341,20 @@ def test_a_report_names_refused_files_and_explains_the_others(
     page = (uploads.parent / "report" / "index.html").read_text()
     assert all(name in page for name in ("bomb.jpg", "clip.mp4", "notes.txt"))
     assert not (uploads.parent / "summary.csv").exists()
+
+
+@pytest.mark.usefixtures("quick_explanations")
+def test_a_refused_clip_is_no_photo_of_the_report(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_video(uploads / "clip.mp4", [astronaut()] * 3, [0, 0.1, 0.2])
+    monkeypatch.setattr(tasks, "MAX_TASK_PIXELS", 0)
+    run(uploads, ["clip.mp4", "group.jpg"], report=True)
+    page = (uploads.parent / "report" / "index.html").read_text()
+    facts = dict(re.findall(r"<dt>(Photos|Frames)</dt><dd>(.*?)</dd>", page))
+    assert facts["Photos"] == "1"
+    assert facts["Frames"].startswith("1 ")
+    assert re.findall(r"<bdi>clip.mp4</bdi>: (.*?)</li>", page) == [tasks.CLIP_TOO_LONG]
 
 
 def test_refused_files_alone_have_rows(uploads: Path) -> None:

@@ -83,7 +83,7 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     else:
         memory = resident_memory(os.getpid())
         columns = {"path": "string"}
-        pipe.send({"state": "ready", "columns": columns, "outputs": {}, "memory": memory})
+        pipe.send({"state": "ready", "columns": columns, "heads": {}, "memory": memory})
     while True:
         order = pipe.recv().model
         if order == "die":

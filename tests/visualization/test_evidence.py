@@ -235,6 +235,7 @@ def test_every_frame_counts_and_absences_are_known() -> None:
     )
     videos = watched.videos
     assert watched.status == {"ok": 11, "no face": 2, "damaged": 1}
+    assert watched.last_status == {"a.mp4": "damaged: 3 packets"}
     first, second = videos["a.mp4"].curves("a.mp4")
     assert first["track"] == 0
     assert first["frames"] == 10
@@ -420,5 +421,5 @@ def test_an_estimate_is_measured_twice_only_where_it_is_more_than_a_minute(
 ) -> None:
     explain = Mock(wraps=explain_scores)
     monkeypatch.setattr(writer, "explain_scores", explain)
-    writer.print_estimate(Recognizer(net), ExplainOptions(), photos, 0)
+    writer.log_estimate(Recognizer(net), ExplainOptions(), photos, 0)
     assert explain.call_count == explanations
