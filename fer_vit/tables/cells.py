@@ -61,7 +61,7 @@ SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # a whole number as pandas writes it beside missing values: 3.0 or 1234.000; but 1.000 may be a
 # thousand
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
-TRUTH = {  # truth values as R and spreadsheets of several languages write them, in lower case
+BOOLEAN_WORDS = {  # as R and spreadsheets of several languages write them, in lower case
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
 }
@@ -184,19 +184,19 @@ def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     return as_objects(paths)[index]
 
 
-def read_truth(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of truth values (N,), None: missing; raises BadCellError for other words."""
+def read_booleans(cells: pa.ChunkedArray) -> NDArray[np.object_]:
+    """Returns a column of booleans (N,), None: missing; raises BadCellError for other words."""
     names, _ = read_names(cells)
-    truth: dict[str | None, bool | None] = {None: None}
+    booleans: dict[str | None, bool | None] = {None: None}
     for name in names:
-        if name in truth:
+        if name in booleans:
             continue
-        for value, words in TRUTH.items():
+        for value, words in BOOLEAN_WORDS.items():
             if name.lower() in words:
-                truth[name] = value
-        if name not in truth:
+                booleans[name] = value
+        if name not in booleans:
             raise BadCellError(int((names == name).argmax()), name, "TRUE or FALSE")
-    return as_objects([truth[name] for name in names])
+    return as_objects([booleans[name] for name in names])
 
 
 def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -375,7 +375,7 @@ def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def typed_cells(cells: Sequence[Any]) -> pa.Array:
-    """Returns cells as numbers or truth values where all are, else as text."""
+    """Returns cells as numbers or booleans where all are, else as text."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if not kinds:
         return pa.nulls(len(cells))

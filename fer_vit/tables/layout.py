@@ -50,7 +50,7 @@ def trim_name(name: str) -> str:
     return name.strip(SPACES)
 
 
-def check_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
+def check_head_is_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
     """Raises FerVitError when the names of the columns are in a later row than the first."""
     for index, (number, row) in enumerate(rows):
         has_names = any(isinstance(cell, str) and trim_name(cell) == PATH for cell in row)

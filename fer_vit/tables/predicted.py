@@ -15,10 +15,10 @@ from fer_vit.tables.cells import (
     BadCellError,
     check_magnitude,
     check_whole_cells,
+    read_booleans,
     read_names,
     read_numbers,
     read_paths,
-    read_truth,
 )
 from fer_vit.tables.expressions import find_labels
 from fer_vit.tables.layout import PATH
@@ -117,7 +117,7 @@ def _read_columns(
             columns[name] = _number_cells(numbers[name], types[name])
         elif types.get(name) is bool:
             try:
-                columns[name] = read_truth(table[name])
+                columns[name] = read_booleans(table[name])
             except BadCellError as error:
                 raise _cell_error(table, name, error) from error
         elif name in ("label", SMOOTHED_LABEL):

@@ -111,19 +111,19 @@ def read_table(*paths: Path) -> Table:
             f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
         )
     tables = []
-    rows = {}
+    num_rows = {}
     for path in paths:
         check_regular(path)
         with reading(path):
             cells, assumed = read(path)
             table = trim_names(path, cells)
         tables.append(table)
-        rows[path] = table.num_rows
+        num_rows[path] = table.num_rows
     if len(tables) == 1:
-        return Table(Source(first, rows), tables[0], tuple(assumed))
+        return Table(Source(first, num_rows), tables[0], tuple(assumed))
     with reading(first.parent):
         joined = pa.concat_tables(tables, promote_options="permissive")
-    return Table(Source(first.parent, rows), joined)
+    return Table(Source(first.parent, num_rows), joined)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ class Source:
     """The file of a table, or the files of several that were read as one."""
 
     path: Path  # the file, or the folder of several
-    parts: dict[Path, int] = field(default_factory=dict)  # the number of rows of each file in order
+    num_rows: dict[Path, int] = field(default_factory=dict)  # of each file, in order
 
     def row_name(self, row: int | np.integer[Any]) -> str:
         """Returns the file and number of a row for messages."""
@@ -28,12 +28,12 @@ class Source:
 
     def _file_and_number(self, row: int) -> tuple[Path, int]:
         """Returns the file of a row, and its number in the file from 1."""
-        number = row
-        for path, rows in self.parts.items():
-            if number < rows:
-                return path, number + 1
-            number -= rows
-        return self.path, number + 1
+        index = row
+        for path, num_rows in self.num_rows.items():
+            if index < num_rows:
+                return path, index + 1
+            index -= num_rows
+        return self.path, index + 1
 
     def bad_cell(
         self, column: str, row: int, expected: str, cell: object, remedy: str

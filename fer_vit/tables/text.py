@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 from fer_vit.errors import TableError
 from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import SPACES, unescape_column
-from fer_vit.tables.layout import PATH, check_first, check_table_size, trim_name
+from fer_vit.tables.layout import PATH, check_head_is_first, check_table_size, trim_name
 
 SNIFFED_CHARACTERS = 1 << 18  # characters from which the separator is found
 ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # other than UTF-8, by name
@@ -37,22 +37,22 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     rows = _first_rows(beginning[offset:], separator)
     if not rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_first(path, ((line + skip_rows, row) for line, row in rows))
+    check_head_is_first(path, ((line + skip_rows, row) for line, row in rows))
     _, head = rows[0]
     check_table_size(path, 1, len(head))
 
     # all cells as text; names may be equal, so columns are read by number
-    numbers = [str(index) for index in range(len(head))]
+    column_numbers = [str(index) for index in range(len(head))]
     read_options = pa_csv.ReadOptions(
         encoding=encoding.removesuffix("-sig"),
         skip_rows=skip_rows,
-        column_names=numbers,
+        column_names=column_numbers,
         block_size=1 << 24,
     )
     parse_options = pa_csv.ParseOptions(
         delimiter=separator, newlines_in_values=True, invalid_row_handler=_skip_blank
     )
-    convert_options = pa_csv.ConvertOptions(column_types=dict.fromkeys(numbers, pa.string()))
+    convert_options = pa_csv.ConvertOptions(column_types=dict.fromkeys(column_numbers, pa.string()))
     try:
         cells = pa_csv.read_csv(path, read_options, parse_options, convert_options)
     except pa.ArrowInvalid:

@@ -20,7 +20,7 @@ from fer_vit.tables.cells import (
     typed_cells,
     unescape_column,
 )
-from fer_vit.tables.layout import check_first, check_table_size
+from fer_vit.tables.layout import check_head_is_first, check_table_size
 
 MAX_BYTES = 2 << 30  # of an unpacked workbook
 
@@ -75,7 +75,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
     first_rows = list(islice(rows, 20))
     if not first_rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_first(path, first_rows)
+    check_head_is_first(path, first_rows)
     _, names = first_rows[0]
     width = len(names)  # without blank cells at the end
     while _is_blank(names[width - 1]):

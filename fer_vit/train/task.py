@@ -183,7 +183,7 @@ class FERTask(RegionViTModule):
         start_outputs = start.settings.outputs if start else {}
         plan = plan_heads(heads, outputs or {}, start_outputs, head_weights or {})
         self.shared_outputs = plan.shared_outputs
-        self.head_weights = plan.weights
+        self.loss_weights = plan.weights  # of each further head that is trained
 
         # The settings in a checkpoint: the arguments, some replaced by what was chosen. It has all
         # weights, so its task loads no `init`, and all heads are in `outputs`.
@@ -205,7 +205,7 @@ class FERTask(RegionViTModule):
         self.start_teacher: StartTeacher | None = None
         if start:
             log_once(take_weights(self.net, start))
-            trained = {head: self.shared_outputs[head].outputs for head in self.head_weights}
+            trained = {head: self.shared_outputs[head].outputs for head in self.loss_weights}
             self.start_teacher = create_start_teacher(self.net, start, trained)
         # a classifier, no pretrained encoder
         self.starts_from = init if start and start.settings.labels else None
@@ -217,17 +217,16 @@ class FERTask(RegionViTModule):
         self.train()
 
         # the measures
+        num_classes = len(labels)
         self.labels = labels
-        self.metrics = expression_metrics(len(labels))
+        self.metrics = expression_metrics(num_classes)
         self.mean_loss = MeanMetric()
-        self.head_metrics = output_metrics(self.shared_outputs, self.head_weights)
+        self.head_metrics = output_metrics(self.shared_outputs, self.loss_weights)
         self.accuracy_without_near_duplicates = MeanMetric()
 
         # what a run computes
-        # (C, C) of the last validation or test, targets in rows; zeros before
-        self.confusion = torch.zeros(len(labels), len(labels))
-        # which images (M,) of the split have a near-duplicate in train; None: none has
-        self.near_duplicate: Tensor | None = None
+        self.confusion = torch.zeros(num_classes, num_classes)  # of the last split, targets in rows
+        self.near_duplicate: Tensor | None = None  # marks of the split's images (M,), if any
         self.adjustment: Tensor | float = 0.0  # of the logits in training
 
     def train(self, mode: bool = True) -> "FERTask":
@@ -244,11 +243,11 @@ class FERTask(RegionViTModule):
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
             if not data.streamed:
-                trained = {head: self.shared_outputs[head] for head in self.head_weights}
+                trained = {head: self.shared_outputs[head] for head in self.loss_weights}
                 check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
             callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
             monitored = {callback.monitor for callback in callbacks if callback.monitor}
-            check_monitored(manifest, monitored, [*self.head_weights])
+            check_monitored(manifest, monitored, [*self.loss_weights])
         strength = self.hparams["logit_adjust"]
         if strength:
             if not hasattr(data, "class_counts"):
@@ -275,7 +274,7 @@ class FERTask(RegionViTModule):
         logits = outputs[EXPRESSION]  # (B, C)
         votes = self.teachers.teach(batch)  # (B, C)
         loss = self._loss_of_labelled(logits + self.adjustment, votes)
-        for head, weight in self.head_weights.items():
+        for head, weight in self.loss_weights.items():
             preds, target = self._shared_columns(head, outputs, batch)
             loss = loss + weight * head_loss(head, preds, target)
         if self.start_teacher:
@@ -325,7 +324,7 @@ class FERTask(RegionViTModule):
     @property
     def accepts_unlabelled(self) -> bool:
         """Whether training faces may lack a label: heads or teachers have targets for them."""
-        return bool(self.head_weights) or bool(self.teachers.names)
+        return bool(self.loss_weights) or bool(self.teachers.names)
 
     @property
     def stage(self) -> Literal["val", "test"]:

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fer_vit.tables.cells import (
-    TRUTH,
+    BOOLEAN_WORDS,
     AmbiguousMarkError,
     BadCellError,
     check_whole_cells,
     find_mark,
     look_alikes,
+    read_booleans,
     read_names,
     read_numbers,
     read_paths,
-    read_truth,
 )
 
 
@@ -45,7 +45,7 @@ def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) ->
     assert names.tolist() == ["a", None, None]
     assert words == ({word: 1} if word else {})
     assert np.isnan(read_numbers(column("1", padded, None))).tolist() == [False, True, True]
-    assert read_truth(column("TRUE", padded, None)).tolist() == [True, None, None]
+    assert read_booleans(column("TRUE", padded, None)).tolist() == [True, None, None]
 
 
 def test_words_that_are_names_stay() -> None:
@@ -184,13 +184,13 @@ def test_whole_numbers() -> None:
 
 
 def test_truth_in_any_language() -> None:
-    for value, words in TRUTH.items():
+    for value, words in BOOLEAN_WORDS.items():
         for word in words:
-            assert read_truth(column(word, word.upper(), word.title())).tolist() == [value] * 3
-    assert read_truth(column(True, None, False)).tolist() == [True, None, False]
-    assert read_truth(column(1.0, 0.0)).tolist() == [True, False]
+            assert read_booleans(column(word, word.upper(), word.title())).tolist() == [value] * 3
+    assert read_booleans(column(True, None, False)).tolist() == [True, None, False]
+    assert read_booleans(column(1.0, 0.0)).tolist() == [True, False]
     with pytest.raises(BadCellError) as error:
-        read_truth(column("TRUE", "2"))
+        read_booleans(column("TRUE", "2"))
     assert error.value.row == 1
 
 
