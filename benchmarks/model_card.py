@@ -15,17 +15,18 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.altered import summarize_robustness
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.groups import accuracy_by_votes
-from fer_vit.evaluation.logits import evaluate_logits, fit_temperature
+from fer_vit.evaluation.logits import fit_temperature, labelled_batches, predict_logits
 from fer_vit.evaluation.names import group_rows
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score_table import class_table, score_table
 from fer_vit.evaluation.scores import confusion_matrix, score_faces
 from fer_vit.exporting.formats import example_inputs
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, find_folder
 
@@ -49,8 +50,11 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     rows = Manifest.read(manifest, ["val"]).split("val")
     faces = predict_manifest(model, rows, "val")
     assert faces.targets is not None
-    logits, shares = evaluate_logits(model, manifest)
-    mirrored, _ = evaluate_logits(model, manifest, mirrored=True)
+    batches, shares = labelled_batches(model, rows)
+    logits = predict_logits(model, batches)
+    mirrored_faces = FaceDataset(rows, model.crop_spec, crop_mirrored)
+    mirrored_batches = face_batches(mirrored_faces, range(len(rows)), FACES_PER_PASS, model.device)
+    mirrored = predict_logits(model, mirrored_batches)
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
     scores = score_faces(faces.probabilities, faces.targets, model.labels)
     subsets = {

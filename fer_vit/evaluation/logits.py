@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fer_vit.data.dataset import Batch, FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.dataset import Batch, FaceDataset, face_batches
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
@@ -27,27 +26,10 @@ def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
     return torch.cat(logits)
 
 
-def evaluate_logits(
-    model: Recognizer,
-    manifest: str | Path | Manifest,
-    split: Split = "val",
-    mirrored: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Returns the logits of labelled faces, before the temperature, and their targets (N, C).
-
-    Arguments and errors as for `labelled_batches`; `manifest` may also be the path of one.
-    """
-    if not isinstance(manifest, Manifest):
-        manifest = Manifest.read(manifest, [split])
-    batches, targets = labelled_batches(model, manifest, split, mirrored)
-    return predict_logits(model, batches), targets
-
-
 def labelled_batches(
     model: Recognizer,
     manifest: Manifest,
     split: Split = "val",
-    mirrored: bool = False,
     max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
     """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
@@ -69,7 +51,7 @@ def labelled_batches(
 
     num_faces = min(max_faces or len(labelled), len(labelled))
     rows = np.linspace(0, len(labelled) - 1, num_faces).round().astype(int).tolist()
-    dataset = FaceDataset(labelled, model.crop_spec, crop_mirrored if mirrored else None)
+    dataset = FaceDataset(labelled, model.crop_spec)
     batches = face_batches(dataset, rows, FACES_PER_PASS, model.device)
     return batches, torch.from_numpy(targets).float()[rows]
 

@@ -13,8 +13,8 @@ import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluation import inference
-from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import fails, run
+from tests.helpers.logits import labelled_logits
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
     for fold in range(2):
         (best,) = (output / "training").glob(f"*/fold{fold}/*/checkpoints/best.ckpt")
         assert torch.load(best, weights_only=True)["FaceDataModule"]["fold"] == f"{fold}/2"
-        logits, targets = evaluate_logits(load(best, "cpu"), faces, "train")
+        logits, targets = labelled_logits(load(best, "cpu"), faces, "train")
         held_out = in_fold(rows, f"{fold}/2")
         truth.append(targets.argmax(1)[held_out])
         guess.append(logits.argmax(1)[held_out])

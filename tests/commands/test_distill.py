@@ -10,10 +10,10 @@ from fer_vit import load
 from fer_vit.commands import distill
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.drawn import read
 from tests.helpers.commands import TINY, fails, main
+from tests.helpers.logits import labelled_logits
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_votes_are_mixed_with_predictions(
         model = load(teacher)
         model.net.settings.temperature = 1.0
         for mirrored in (False, True):
-            logits, _ = evaluate_logits(model, given, "train", mirrored)
+            logits, _ = labelled_logits(model, given, "train", mirrored)
             predicted.append(model.net.probabilities(logits)[row].numpy())
     assert np.allclose(votes[row], 0.75 * old[row] + 0.25 * np.mean(predicted, axis=0), atol=1e-5)
     assert np.allclose(votes.sum(1), 1, atol=1e-5)
@@ -89,7 +89,7 @@ def mean_of_views(teacher: str, manifest: Path) -> np.ndarray:
     """A teacher's mean probabilities of each training face and its mirror image."""
     model = load(teacher)
     views = [
-        evaluate_logits(model, manifest, "train", mirrored)[0].double()
+        labelled_logits(model, manifest, "train", mirrored)[0].double()
         for mirrored in (False, True)
     ]
     return torch.stack([view.softmax(-1) for view in views]).mean(0).numpy()

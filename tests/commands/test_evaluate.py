@@ -14,7 +14,6 @@ from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import cards, inference, inputs
-from fer_vit.evaluation.logits import evaluate_logits
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -22,6 +21,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import save_network
 from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
+from tests.helpers.logits import labelled_logits
 
 MERGE = dict.fromkeys(("happiness", "surprise"), "good") | dict.fromkeys(
     ("neutral", "contempt"), "so-so"
@@ -309,7 +309,7 @@ def test_evaluate_merges_labels(
         tmp_path / "e", *words, "--merge", json.dumps(MERGE), "--against", checkpoint
     )
     assert results["labels"] == ["good", "so-so"]
-    logits, shares = evaluate_logits(load(checkpoint, "cpu"), drawn / "faces.parquet")
+    logits, shares = labelled_logits(load(checkpoint, "cpu"), drawn / "faces.parquet")
     good, so_so = (logits.softmax(1)[:, which].sum(1) for which in ([1, 2], [0, 7]))
     truth = shares.argmax(1)
     kept = (truth < 3) | (truth == 7)

@@ -22,7 +22,7 @@ from fer_vit.commands import export
 from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import evaluate_logits, fit_temperature, labelled_batches
+from fer_vit.evaluation.logits import fit_temperature, labelled_batches
 from fer_vit.exporting import calibration
 from fer_vit.exporting.calibration import calibrate_model, calibration_halves
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
@@ -36,6 +36,7 @@ from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import fails, main, run
+from tests.helpers.logits import labelled_logits
 from tests.helpers.marks import slow
 
 SMALL = RegionViTConfig(
@@ -266,7 +267,7 @@ def test_calibration_gives_sets(
     hashes = np.array([crc32(rows.image_bytes(row)) for row in range(len(rows))])
     order = hashes.argsort(kind="stable")
     first, second = order[::2], order[1::2]
-    logits, _ = evaluate_logits(model, drawn / "faces.parquet")
+    logits, _ = labelled_logits(model, drawn / "faces.parquet")
     temperature = fit_temperature(logits[first], targets.argmax(1)[first])
     assert model.net.settings.temperature == pytest.approx(temperature)
     of_truth = of_truth[second]
@@ -330,7 +331,7 @@ def test_rare_expressions_gain(
     faces.select(~rare | (np.arange(len(faces)) % 3 == 0)).write(tmp_path / "faces.parquet")
     net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.labels)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
-    logits, _ = evaluate_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
+    logits, _ = labelled_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
     net.vit.head.bias.data -= logits.mean(0)  # else all faces are of one expression
     save_network(net, tmp_path / "before")
     words = [
@@ -343,7 +344,7 @@ def test_rare_expressions_gain(
     printed = capsys.readouterr().out
     outputs = {}
     for name in ("before", "now"):
-        logits, target = evaluate_logits(load(tmp_path / name, "cpu"), tmp_path / "faces.parquet")
+        logits, target = labelled_logits(load(tmp_path / name, "cpu"), tmp_path / "faces.parquet")
         truth = target.argmax(1)
         guess = logits.argmax(1)
         accuracy = accuracy_score(truth, guess)

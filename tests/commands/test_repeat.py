@@ -15,8 +15,8 @@ from fer_vit import load
 from fer_vit.cli import split_options
 from fer_vit.commands.repeat import SCORES, summarize_runs, table_rows
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import evaluate_logits
 from tests.helpers.commands import fails, read, run
+from tests.helpers.logits import labelled_logits
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_repeat_scores_each_seed_and_extends_the_table(
     assert row["seeds"] == [0, 1]
     for seed, value in enumerate(row["accuracy"]["values"]):
         (best,) = output.glob(f"tiny-*/seed{seed}/*/checkpoints/best.ckpt")
-        logits, targets = evaluate_logits(load(best, "cpu"), faces, "val")
+        logits, targets = labelled_logits(load(best, "cpu"), faces, "val")
         assert value == pytest.approx(accuracy_score(targets.argmax(1), logits.argmax(1)))
     times = {path: path.stat().st_mtime_ns for path in output.rglob("*.ckpt")}
 

@@ -16,7 +16,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import evaluate_logits
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detection import Detection
@@ -34,6 +34,7 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResults
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, predict, run
+from tests.helpers.logits import labelled_logits
 
 TRAINED = [0.4, 0.3, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025]
 SOME = ["neutral", "anger"]
@@ -292,7 +293,7 @@ def test_pil_images_are_read_as_files_are(model: Recognizer, tmp_path: Path) -> 
 def test_logits_of_a_manifest_are_those_of_its_images(
     model: Recognizer, drawn: Path, mirrored: bool
 ) -> None:
-    logits, target = evaluate_logits(model, drawn / "faces.parquet", "test", mirrored)
+    logits, target = labelled_logits(model, drawn / "faces.parquet", "test", mirrored)
     manifest = Manifest.read(drawn / "faces.parquet").split("test")
     assert logits.shape == target.shape == (len(manifest), 8)
     assert torch.equal(target, torch.from_numpy(manifest.targets()).float())
@@ -452,7 +453,7 @@ def test_wrong_devices_and_labels(checkpoint: Path, seven: Path) -> None:
         load(net, "meta")
     assert next(net.parameters()).device.type == "cpu", "the weights of the caller are kept"
     with pytest.raises(FerVitError, match=r"neutral, happiness.* surprise, fear"):
-        evaluate_logits(load(checkpoint), seven)
+        labelled_batches(load(checkpoint), Manifest.read(seven))
 
 
 def measure_blur_by_loops(grey: np.ndarray) -> float:

@@ -1,0 +1,22 @@
+"""Logits of the faces of a manifest."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Split
+from fer_vit.evaluation.logits import labelled_rows, predict_logits
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+
+
+def labelled_logits(
+    model: Recognizer, manifest: Path, split: Split = "val", mirrored: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The logits of labelled faces, before the temperature, and their votes (N, C)."""
+    rows = labelled_rows(Manifest.read(manifest, [split]), split)
+    dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
+    batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
+    return predict_logits(model, batches), torch.from_numpy(rows.targets()).float()
