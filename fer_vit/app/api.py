@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from fer_vit.app.jobs import MAX_JOBS, Event, Jobs, Task
+from fer_vit.app.jobs import MAX_JOBS, JobEvent, Jobs, Task
 from fer_vit.app.uploads import (
     FILES_FIELD,
     FORM,
@@ -33,7 +33,7 @@ TABLE_TYPES = {
     "application/vnd.apache.parquet": "faces.parquet",
     JSON: "faces.json",
 }
-PROGRESS = "application/x-ndjson"  # of a response that has a line for each event of a job
+JSON_LINES = "application/x-ndjson"  # of a response that has a line for each event of a job
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; "
@@ -94,8 +94,8 @@ EXPIRED = "There is no such file, or no longer: results are kept for an hour."
 class SentTable(FileResponse):
     """A table that is removed when it is sent, or when its client is gone."""
 
-    def __init__(self, path: Path, kind: str, remove: Callable[[], None]) -> None:
-        super().__init__(path, media_type=kind)
+    def __init__(self, path: Path, content_type: str, remove: Callable[[], None]) -> None:
+        super().__init__(path, media_type=content_type)
         self._remove = remove
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,11 +138,11 @@ class SentEvents(StreamingResponse):
     The job ends with its client, also before the first event.
     """
 
-    def __init__(self, events: AsyncGenerator[Event, None], end: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[JobEvent, None], end: Callable[[], None]) -> None:
         self._events = events
         self._end = end
         lines = (json_text(event) + "\n" async for event in events)
-        super().__init__(lines, media_type=PROGRESS)
+        super().__init__(lines, media_type=JSON_LINES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends each event when it happens."""
@@ -174,15 +174,17 @@ class Intake:
                 429, "Too many jobs are waiting. Try again in a minute.", RETRY_LATER
             )
         folder = self.jobs.new_folder()
-        kind = request.headers.get("content-type", "")
+        content_type = request.headers.get("content-type", "")
         try:
-            upload = await store(request.stream(), kind, folder / "uploads", self._one_at_a_time)
+            upload = await store(
+                request.stream(), content_type, folder / "uploads", self._one_at_a_time
+            )
             return new_task(self.jobs, folder, upload, table, report)
         except BaseException:
             self.jobs.remove(folder.name)
             raise
 
-    async def run(self, request: Request, task: Task) -> AsyncGenerator[Event, None]:
+    async def run(self, request: Request, task: Task) -> AsyncGenerator[JobEvent, None]:
         """Yields the events of a task, the last one with the addresses of the report."""
         async with client_gone(request) as gone, aclosing(self.jobs.run(task, gone)) as events:
             async for event in events:
@@ -243,15 +245,15 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         Returns the table of `fer-vit predict` as JSON, CSV or Parquet.
         """
         accepted = request.headers.get("accept", "")
-        kind = next((kind for kind in TABLE_TYPES if kind in accepted), JSON)
-        task = await intake.receive(request, TABLE_TYPES[kind], False)
+        content_type = next((known for known in TABLE_TYPES if known in accepted), JSON)
+        task = await intake.receive(request, TABLE_TYPES[content_type], False)
         done = await finish(intake.run(request, task))
         path = jobs.results[done["id"]][task.table]
         if path.stat().st_size > SMALL_TABLE:
-            return SentTable(path, kind, lambda: jobs.remove(done["id"]))
+            return SentTable(path, content_type, lambda: jobs.remove(done["id"]))
         content = path.read_bytes()
         jobs.remove(done["id"])
-        return Response(content, media_type=kind)
+        return Response(content, media_type=content_type)
 
     @app.post(
         "/api/report",
@@ -269,7 +271,7 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         """
         task = await intake.receive(request, "faces.csv", True)
         events = intake.run(request, task)
-        if PROGRESS in request.headers.get("accept", ""):
+        if JSON_LINES in request.headers.get("accept", ""):
             return SentEvents(events, lambda: jobs.end(task.folder.name))
         done = await finish(events)
         return JSONResponse({name: done[name] for name in Report.model_fields})
@@ -318,7 +320,7 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
     )
 
 
-def addresses(done: Event, prefix: str) -> Event:
+def addresses(done: JobEvent, prefix: str) -> JobEvent:
     """Returns the addresses of the report of a job as paths; None: there is no report."""
     base = f"{prefix}/results/{done['id']}"
     if "report.zip" not in done["files"]:
@@ -350,8 +352,8 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
     """
     properties: dict[str, Any] = {}
     patterns: dict[str, Any] = {}
-    for name, kind in columns.items():
-        cell = {"type": [kind, "null"]}
+    for name, cell_type in columns.items():
+        cell = {"type": [cell_type, "null"]}
         if name.endswith("*"):
             patterns["^" + name.removesuffix("*")] = cell
         else:
@@ -369,12 +371,12 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
         "patternProperties": patterns,
         "required": ["path", "status"],
     }
-    content: dict[str, Any] = {kind: {} for kind in TABLE_TYPES}
+    content: dict[str, Any] = {content_type: {} for content_type in TABLE_TYPES}
     content[JSON] = {"schema": {"type": "array", "items": row}}
     return {"description": "The table.", "content": content}
 
 
-async def finish(events: AsyncGenerator[Event, None]) -> Event:
+async def finish(events: AsyncGenerator[JobEvent, None]) -> JobEvent:
     """Returns the last event of a job. Raises HTTPException unless it is done."""
     event = [event async for event in events][-1]
     if event["state"] != "done":

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fer_vit.errors import FerVitError, short
 
-# names that only programs on this machine can use to reach it
+# names by which only programs on this machine reach the server
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MAX_REQUEST_BYTES = 200_000_000  # of a request
 SPARE_BYTES = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
@@ -64,14 +64,14 @@ def public_address(address: str) -> PublicAddress:
             "Expected `--public` to be the address that users type, such as "
             f"https://lab.example.org/fer/, but got {short(address)}."
         )
-    usual_port = {"http": ":80", "https": ":443"}[parts.scheme]  # browsers leave it out
+    usual_port = {"http": ":80", "https": ":443"}[parts.scheme]  # browsers leave out this port
     origin = f"{parts.scheme}://{parts.netloc.removesuffix(usual_port)}"
     path = urlsplit(address.strip()).path
     return PublicAddress(origin, host[1], path.rstrip("/"))
 
 
 class Guard:
-    """An ASGI app that lets only safe requests through to another one.
+    """An ASGI app that lets only safe requests through to another app.
 
     Clients may address it by `LOCAL_NAMES`, the IP address they connect to, `hosts`, and the
     `public` address. Other names may be an attacker's that was pointed here (DNS rebinding).

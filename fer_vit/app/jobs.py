@@ -21,7 +21,7 @@ MAX_JOBS = 500  # that arrive, wait or run
 # Bytes of memory that a job may add to the memory of an idle worker.
 MAX_WORKER_GROWTH = 450_000_000
 
-MAX_SECONDS = 300.0  # that a job may take, once it is its turn
+MAX_SECONDS = 300.0  # that a job may take from its turn on
 KEPT_SECONDS = 3600.0  # seconds after which results are removed
 CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is still there
 NEWS_SECONDS = 2.0  # seconds between two reports of the place in the queue
@@ -31,14 +31,14 @@ TOO_MUCH = (
     f"This takes more than {MAX_WORKER_GROWTH // 10**6} MB of memory. "
     "Send smaller photos or clips, or fewer at a time."
 )
-Event = dict[str, Any]
+JobEvent = dict[str, Any]
 Gone = Callable[[], bool]  # returns whether the client has disconnected
 
 
 class Task(NamedTuple):
     """Work for the worker process."""
 
-    folder: Path  # its subfolder `uploads` has the files; it gets the results
+    folder: Path  # of the results; its subfolder `uploads` has the files
     names: list[str]
     model: str
     table: str  # file name
@@ -62,7 +62,7 @@ def resident_memory(process: int | None) -> int:
     """
     try:
         pages = Path(f"/proc/{process}/statm").read_bytes().split()[1]
-    except (OSError, IndexError):  # it has ended
+    except (OSError, IndexError):  # the process has ended
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -70,7 +70,7 @@ def resident_memory(process: int | None) -> int:
 class Worker:
     """A process that runs `target`, one task at a time.
 
-    To cancel a task, it is killed and another one is started. A process that takes
+    To cancel a task, the process is killed and a new one is started. A process that takes
     `MAX_WORKER_GROWTH` more memory than when it was ready is killed, too.
     """
 
@@ -87,13 +87,13 @@ class Worker:
         self._process = spawn.Process(target=target, args=(worker_end, models), daemon=True)
         self._process.start()
         worker_end.close()
-        self._most = math.inf  # bytes of memory; unknown until it is ready
+        self._max_memory = math.inf  # bytes; unknown until the process is ready
         self._took_too_much = False
 
     def wait(self) -> Ready:
         """Waits until the first process is ready; returns what its tables may have.
 
-        Raises FerVitError when it cannot load the model.
+        Raises FerVitError when the process cannot load the model.
         """
         try:
             event = self._receive()
@@ -106,10 +106,10 @@ class Worker:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the next process finds the model in the cache
         return Ready(event["columns"], event["heads"])
 
-    def _receive(self) -> Event:
-        event: Event = self._pipe.recv()
+    def _receive(self) -> JobEvent:
+        event: JobEvent = self._pipe.recv()
         if event["state"] == "ready":
-            self._most = event["memory"] + MAX_WORKER_GROWTH
+            self._max_memory = event["memory"] + MAX_WORKER_GROWTH
         return event
 
     @contextmanager
@@ -126,7 +126,7 @@ class Worker:
 
     def _watch(self, over: threading.Event) -> None:
         while not over.wait(MEMORY_CHECK_SECONDS):
-            if resident_memory(self._process.pid) > self._most:
+            if resident_memory(self._process.pid) > self._max_memory:
                 self._took_too_much = True
                 self._process.kill()
                 return
@@ -136,12 +136,12 @@ class Worker:
         self._process.kill()
         self._process.join()
 
-    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
+    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[JobEvent, None]:
         """Yields the events of a task, `done` or `failed` last.
 
         `cancelled` if the client is gone.
         """
-        if not self._process.is_alive():  # it died while it was idle
+        if not self._process.is_alive():  # the process died while it was idle
             self._start()
         is_over = False
         end = time.monotonic() + MAX_SECONDS
@@ -199,8 +199,8 @@ class Jobs:
         """
         return len(self.active) >= MAX_JOBS
 
-    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[Event, None]:
-        """Yields the events of a task; while it waits, how many are before it.
+    async def run(self, task: Task, gone: Gone) -> AsyncGenerator[JobEvent, None]:
+        """Yields the events of a task; while the task waits, how many tasks are before it.
 
         The events before the worker's contain the ID of the job, by which it can be closed. Removes
         the job unless it is done.
@@ -235,7 +235,7 @@ class Jobs:
                 self._queue[0].set()
             self.end(job)
 
-    def _keep(self, folder: Path) -> Event:
+    def _keep(self, folder: Path) -> JobEvent:
         """Keeps the results of a job for an hour; returns its ID and files."""
         shutil.rmtree(folder / "uploads", ignore_errors=True)
         files = {}

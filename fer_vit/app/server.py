@@ -32,7 +32,7 @@ from fer_vit.app import guard
 from fer_vit.app.api import ERROR_STATUSES, RETRY_LATER, Health, Problem, add_jobs, add_results
 from fer_vit.app.guard import LOCAL_NAMES, Guard, PublicAddress
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.uploads import problems
+from fer_vit.app.uploads import describe_errors
 from fer_vit.errors import FerVitError
 from fer_vit.report.draw import draw_faces, mark
 from fer_vit.version import __version__
@@ -50,12 +50,12 @@ class Timing(NamedTuple):
     """When a frame of the camera was shown."""
 
     shown: float  # seconds
-    latency: float  # seconds since it arrived
+    latency: float  # seconds since the frame arrived
     faces: int
 
 
 class Newest(NamedTuple):
-    """What the page shows. It is replaced as a whole, since another thread reads it."""
+    """What the page shows. The value is replaced as a whole, since another thread reads it."""
 
     number: int  # of the frame, from 1; 0: none yet
     frame: "ClassifiedFrame | None"
@@ -65,7 +65,7 @@ class Newest(NamedTuple):
 class LivePage:
     """The newest frame and counts of all frames.
 
-    The thread that finds faces and the server share it.
+    The thread that finds faces and the server share this object.
     """
 
     def __init__(self, recording: str | None = None) -> None:
@@ -164,7 +164,7 @@ def create_app(
 
 async def refuse_values(_: Request, error: RequestValidationError) -> Response:
     """Returns a sentence for each wrong value."""
-    return JSONResponse({"detail": problems(error.errors())}, 422)
+    return JSONResponse({"detail": describe_errors(error.errors())}, 422)
 
 
 def add_live(app: FastAPI, live: LivePage) -> None:
@@ -192,7 +192,7 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
     """Listens at the first host (default: localhost); returns socket and address.
 
-    Raises FerVitError when it cannot.
+    Raises FerVitError when the address cannot be used.
     """
     host = (*hosts, LOCAL_NAMES[0])[0]
     try:
@@ -214,7 +214,7 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
 def describe_exposure(hosts: Sequence[str], address: str) -> str:
     """Returns a warning about a server that other machines reach.
 
-    Empty for one that they cannot reach.
+    Empty for a server that other machines cannot reach.
     """
     if not hosts or hosts[0] in LOCAL_NAMES:
         return ""
@@ -224,7 +224,7 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
 class Progress(NamedTuple):
     """How far a connection is."""
 
-    request: object | None  # the present or last one
+    request: object | None  # the present or last request
     reads: int  # how often the client has read what waited for it
     unsent_bytes: int
 

@@ -25,7 +25,7 @@ from PIL import Image as Pil
 from tqdm import tqdm
 
 from fer_vit.app.guard import refuse_network
-from fer_vit.app.jobs import FAILED, Event, Task, resident_memory
+from fer_vit.app.jobs import FAILED, JobEvent, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
@@ -87,7 +87,7 @@ load_cached = cache(load)
 def work(pipe: Connection, models: Sequence[str]) -> None:
     """Runs in the worker process: loads a model, then does one task after another.
 
-    It sends each event to the pipe.
+    Each event is sent to the pipe.
     """
     with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
@@ -143,7 +143,7 @@ def column_types() -> dict[str, str]:
     return {field.name: field.type for field in all_face_fields() if field not in FEATURE_FIELDS}
 
 
-def run_task(task: Task, model: Recognizer, send: Callable[[Event], None]) -> None:
+def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) -> None:
     """Does a task in the folder of uploads; sends events for the client, `done` last."""
     options = PhotoOptions(workers=0, **task.reading)
     uploads = open_uploads(task.names, options.end)
@@ -270,7 +270,7 @@ def make_report(
     options: PhotoOptions,
     warnings: Sequence[str],
     explain: bool,
-    send: Callable[[Event], None],
+    send: Callable[[JobEvent], None],
 ) -> None:
     """Draws the photos, and makes the report of the faces if these are explained.
 
@@ -301,7 +301,7 @@ def write_explanations(
     faces: ReportFaces,
     options: PhotoOptions,
     photo_faces: int,
-    send: Callable[[Event], None],
+    send: Callable[[JobEvent], None],
 ) -> None:
     """Makes the report of the faces as a page and an archive; sends how many are explained.
 
@@ -377,7 +377,7 @@ def recognize_uploads(
         if path in uploads.refused:
             yield no_faces([PhotoInfo(str(path), uploads.refused[path], index)], scheme)
             continue
-        _, parts = next(by_source)  # every file has one photo or frame at least, also a broken one
+        _, parts = next(by_source)  # even a broken file has a photo or frame, with its status
         for faces in parts:
             infos = tuple(replace(info, index=index) for info in faces.infos)
             yield replace(faces, infos=infos)

@@ -26,7 +26,8 @@ MAX_FIELDS = 12  # other fields of a form
 MAX_FIELD = 1000  # bytes of such a field
 MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
 MAX_STEM_LENGTH = 50  # characters of the name of an upload, without its suffix
-NAME_PART = MAX_STEM_LENGTH // 2 - 1  # of a longer one, at its start and at its end
+# characters that a longer name keeps of its start, and of its end
+NAME_PART = MAX_STEM_LENGTH // 2 - 1
 FORM = "multipart/form-data"
 JSON = "application/json"
 FILES_FIELD = "files"  # name of the field
@@ -124,7 +125,7 @@ async def store(
         async with one_at_a_time:
             return await asyncio.to_thread(reader.finish)
     except ValidationError as error:
-        raise HTTPException(422, problems(error.errors())) from error
+        raise HTTPException(422, describe_errors(error.errors())) from error
     except FormParserError as error:
         raise HTTPException(400, "The form cannot be read.") from error
     except ClientDisconnect as error:
@@ -135,15 +136,15 @@ async def store(
 
 def open_reader(content_type: str, folder: Path) -> BodyReader:
     """Returns the reader for a type of content. Raises HTTPException for an unknown one."""
-    kind, options = parse_options_header(content_type)
-    if kind == JSON.encode():
+    media_type, options = parse_options_header(content_type)
+    if media_type == JSON.encode():
         return JsonReader(folder)
-    if kind == FORM.encode() and b"boundary" in options:
+    if media_type == FORM.encode() and b"boundary" in options:
         return FormReader(folder, options[b"boundary"])
     raise HTTPException(422, f"Expected `{FILES_FIELD}` in a form ({FORM}) or in JSON ({JSON}).")
 
 
-def problems(errors: Collection[Any]) -> str:
+def describe_errors(errors: Collection[Any]) -> str:
     """Returns a sentence for each wrong value.
 
     The value is left out, since it may hold characters that cannot be encoded.

@@ -70,7 +70,7 @@ def app(
             sys.addaudithook(refuse_network)
             page = create_app(Jobs(folder, models, worker, ready), names, behind_proxy)
             with suppress(KeyboardInterrupt), serving(page, server) as thread:
-                # Only now does Ctrl-C end it with the status 0.
+                # From here on, Ctrl-C ends the server with the status 0.
                 print(f"Open {address} (Ctrl-C ends it)", flush=True)
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a limit

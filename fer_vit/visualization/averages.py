@@ -59,8 +59,8 @@ class Average:
         self.output = Mean()  # (V, R)
         self.patches = Mean()  # (V, rows, columns)
         self.distance = Mean()  # (L,)
-        # For each face the attribution to each region, what each gives to the output, and what each
-        # (row) takes from each: R + R + R^2 values, NaN where a region is missing.
+        # For each face R + R + R^2 values, NaN where a region is missing: the attribution to each
+        # region, the attention of the output to each region, and of each region (row) to each.
         self.rows: list[Float32Array] = []
         self.names: list[str] = []  # of the photo or video of each face
 
@@ -107,7 +107,7 @@ class Average:
     def intervals(self) -> list[FaceEstimate]:
         """Returns the mean of each value of `rows` with its interval over photos and videos.
 
-        All faces of a photo or video are drawn together, since they are similar. Fewer than
+        All faces of a photo or video are resampled together, since they are similar. Fewer than
         `MIN_UNITS` photos and videos have no interval.
         """
         _, units = np.unique(self.names, return_inverse=True)

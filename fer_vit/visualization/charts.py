@@ -19,7 +19,8 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.faces import round_values
 
 Json = Any
-PARTS = {  # the regions of a movement, by the word that its name begins with; the first is drawn on
+# The regions of a movement, by the word that its name begins with; the first is drawn on.
+MOVEMENT_REGIONS = {
     "brow": ("brow", "glabella"),
     "eye": ("eye",),
     "nose": ("nose",),
@@ -97,7 +98,7 @@ def head_values(read: ReadFace, name: str) -> Json:
 
 
 def fixed_pose(model: Recognizer) -> Json:
-    """Returns the same for the pose, which a model without its head has from the landmarks."""
+    """Returns what all faces share of the pose; no names where the landmarks give the pose."""
     shared = fixed_head(model, POSE)
     if shared is None:
         return _about(HEADS[POSE]) | {"names": [], "places": [], "bias": []}
@@ -139,12 +140,12 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     A movement of a side has the region of its side.
     """
     words = in_words(movement).split()
-    for part in PARTS.get(words[0], ()):
+    for part in MOVEMENT_REGIONS.get(words[0], ()):
         for wanted in (f"{words[-1]}_{part}", part):
             if wanted in regions:
                 return regions.index(wanted)
     # A movement of both sides, such as browInnerUp, lies between them, or on the first side.
-    for part in reversed(PARTS.get(words[0], ())):
+    for part in reversed(MOVEMENT_REGIONS.get(words[0], ())):
         for index, region in enumerate(regions):
             if region.endswith(part):
                 return index

@@ -113,7 +113,7 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
 def faces_at_once(net: RegionViT, memory: int) -> int:
     """Returns how many faces are explained together: those that `memory`, in bytes, holds.
 
-    It is at least one. Gradients need the values of every block: some vectors for each token, and
+    At least one face is. Gradients need the values of every block: some vectors for each token, and
     numbers for each pair of tokens, which with additive attention are vectors
     (`AdditiveAttention.score`).
     """

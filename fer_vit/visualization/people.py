@@ -45,7 +45,7 @@ class Timeline:
     faces: list[Face] = field(default_factory=list)
     changes: list[Face] = field(default_factory=list)  # where the smoothed expression changes
     max_pictures: int = PICTURES
-    _frame: int = 0  # the last one, counted among those that were read
+    _frame: int = 0  # index of the last frame among those that were read
     _stride: int = 1
     _label: str | None = None
 
@@ -64,7 +64,8 @@ class Timeline:
     def add(self, face: Face, seconds: float, frame: int) -> None:
         """Adds a face.
 
-        Of those to show every second one is dropped each time there are twice as many as needed.
+        Of the faces to show, every second one is dropped each time there are twice as many as
+        needed.
         """
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
@@ -205,7 +206,7 @@ class Watched:
         video.start = min(video.start, info.seconds)  # times of damaged videos may fall
         video.end = max(video.end, info.seconds)
         for face in faces:
-            assert face.track is not None  # every face of a video has one
+            assert face.track is not None  # every face of a video has a track
             track = face.track
             person = video.people.setdefault(track, Timeline(track))
             person.add(face, info.seconds, frame)

@@ -47,7 +47,8 @@ LOGGER = logging.getLogger("fer_vit")
 FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
 FACE_BYTES = 60_000  # of the files of a face
 MIN_FACES = 30  # faces below which the page has no average
-MAX_EMBEDDED = 20_000_000  # characters of pictures inside the page; the others it loads from files
+# characters of pictures inside the page, which loads the others from files
+MAX_EMBEDDED = 20_000_000
 MAX_NAMED = 20  # photos, people or frames in a line
 
 # All that a report may contain, and a new one replaces. The page comes last, when all that it shows

@@ -26,7 +26,7 @@ import fer_vit.face.image as image_file
 import fer_vit.predict.plot as plot
 from fer_vit.app import jobs, server, tasks
 from fer_vit.app.guard import refuse_network
-from fer_vit.app.jobs import Event, Task, Worker
+from fer_vit.app.jobs import JobEvent, Task, Worker
 from fer_vit.app.tasks import (
     column_types,
     describe_failure,
@@ -71,15 +71,15 @@ def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
 
 
-def do(task: Task, events: list[Event]) -> None:
+def do(task: Task, events: list[JobEvent]) -> None:
     """Does a task as the worker process does; adds its events."""
     run_task(task, load_cached(task.model), events.append)
 
 
 def run(
     folder: Path, names: list[str], table: str = "faces.csv", report: bool = False, **reading: Any
-) -> list[Event]:
-    events: list[Event] = []
+) -> list[JobEvent]:
+    events: list[JobEvent] = []
     do(Task(folder.parent, names, DEFAULT_MODEL, table, report, reading), events)
     return events
 
@@ -93,7 +93,7 @@ def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
 
 def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     task = Task(uploads.parent, ["group.jpg"], DEFAULT_MODEL, "faces.json", False, {})
-    events: list[Event] = []
+    events: list[JobEvent] = []
     do(task._replace(heads=("movements",)), events)
     main(["predict", "group.jpg", "--outputs", "movements", "--output", "../expected.jsonl"])
     (row,) = json.loads((uploads.parent / "faces.json").read_text())
@@ -116,7 +116,7 @@ class Report(NamedTuple):
     """What the job of a report yields and writes."""
 
     folder: Path
-    events: list[Event]
+    events: list[JobEvent]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_a_report_writes_its_files_without_paths_of_the_server(report: Report) -
 
 
 def test_a_report_without_explanation_has_tables_and_pictures(uploads: Path) -> None:
-    events: list[Event] = []
+    events: list[JobEvent] = []
     task = Task(uploads.parent, ["group.jpg"], DEFAULT_MODEL, "faces.csv", True, {}, explain=False)
     do(task, events)
     assert [event["state"] for event in events] == ["found", "done"]
@@ -403,13 +403,13 @@ def test_both_processes_refuse_the_network_before_the_first_task(
     assert calls == [refuse_network, "serving"]
 
 
-def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[Event]:
+def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[JobEvent]:
     end = time.monotonic() + leave_after
 
     def gone() -> bool:
         return time.monotonic() > end
 
-    async def events() -> list[Event]:
+    async def events() -> list[JobEvent]:
         return [event async for event in worker.run(Task(Path(), [], order, "", False, {}), gone)]
 
     return asyncio.run(events())

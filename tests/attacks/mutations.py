@@ -876,7 +876,7 @@ MUTATIONS = [
     Mutation(
         "a job that takes much memory is ended",
         "fer_vit/app/jobs.py",
-        "            if resident_memory(self._process.pid) > self._most:",
+        "            if resident_memory(self._process.pid) > self._max_memory:",
         "            if False:",
         "tests/app/test_tasks.py::test_a_worker_that_takes_much_memory_is_stopped",
     ),
@@ -989,7 +989,7 @@ MUTATIONS = [
     Mutation(
         "an error is a sentence without the value",
         "fer_vit/app/uploads.py",
-        "        raise HTTPException(422, problems(error.errors())) from error\n",
+        "        raise HTTPException(422, describe_errors(error.errors())) from error\n",
         "        raise HTTPException(422, str(error.errors())) from error\n",
         "tests/app/test_server.py::test_wrong_json_is_refused",
     ),

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fer_vit.app.jobs import MAX_WORKER_GROWTH, Event, Task, resident_memory
+from fer_vit.app.jobs import MAX_WORKER_GROWTH, JobEvent, Task, resident_memory
 from tests.helpers.processes import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ class Stub:
         self.uploads: dict[str, bytes] = {}  # of the last task, by name
         self.table = b""  # what to send instead of rows with names
 
-    async def run(self, task: Task, gone: Any) -> AsyncIterator[Event]:
+    async def run(self, task: Task, gone: Any) -> AsyncIterator[JobEvent]:
         self.tasks.append(task)
         try:
             while not self.proceed.is_set():
