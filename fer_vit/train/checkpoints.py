@@ -90,15 +90,16 @@ class LastCheckpoint(ModelCheckpoint):
         The best one is searched beside the resumed one: the path that a checkpoint names may lead
         anywhere.
         """
-        source = Path(str(trainer.ckpt_path)).parent
+        resumed_folder = Path(str(trainer.ckpt_path)).parent
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
             if not isinstance(callback, ModelCheckpoint) or not state:
                 continue
             if trainer.is_global_zero:
-                clear_remains_of(source / f"{callback.filename or 'best'}.ckpt")
+                clear_remains_of(resumed_folder / f"{callback.filename or 'best'}.ckpt")
             if callback.monitor and callback.save_top_k == 1:
-                state.update(_resumed_state(state, callback, source, trainer.is_global_zero))
+                copy_file = trainer.is_global_zero
+                state.update(_resumed_state(state, callback, resumed_folder, copy_file))
             elif callback is not self:
                 state.update(best_model_path="")
 
@@ -174,11 +175,14 @@ class LastCheckpoint(ModelCheckpoint):
 
 
 def _resumed_state(
-    state: dict[str, Any], callback: ModelCheckpoint, source: Path, copy_file: bool
+    state: dict[str, Any], callback: ModelCheckpoint, resumed_folder: Path, copy_file: bool
 ) -> dict[str, Any]:
-    """Returns the state of a callback that keeps the best checkpoint, for a run from `source`."""
+    """Returns the state of a callback that keeps the best checkpoint, for a resumed run.
+
+    The best checkpoint is searched in `resumed_folder`, beside the one that the run resumes from.
+    """
     folder = Path(callback.dirpath or "")
-    best = source / Path(state["best_model_path"]).name
+    best = resumed_folder / Path(state["best_model_path"]).name
     score = plausible_score(state.get("best_model_score"), callback.monitor or "")
 
     if score is not None and best.suffix == ".ckpt" and best.is_file():
@@ -197,7 +201,8 @@ def _resumed_state(
 
     if state["best_model_path"]:
         log_once(
-            f"No best checkpoint is beside the resumed one in {source}: the search starts over."
+            f"No best checkpoint is beside the resumed one in {resumed_folder}: the search starts "
+            "over."
         )
     worst = math.inf if callback.mode == "min" else -math.inf
     return {

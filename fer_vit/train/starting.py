@@ -75,8 +75,8 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
-        known = start.settings.outputs.get(head, [])
-        _copy_outputs(net.heads[head], head, outputs, known, state)
+        start_outputs = start.settings.outputs.get(head, [])
+        _copy_outputs(net.heads[head], head, outputs, start_outputs, state)
 
     classes = _describe_classes(net.settings.labels, rows)
     kept = f"; {classes}" if classes else ""
@@ -177,11 +177,11 @@ def _common_rows(net: RegionViT, start: StoredModel) -> dict[int, int]:
     """
     if start.config.pool != net.config.pool:
         return {}
-    known = start.settings.labels
+    start_labels = start.settings.labels
     rows = {}
     for row, label in enumerate(net.settings.labels):
-        if label in known:
-            rows[row] = known.index(label)
+        if label in start_labels:
+            rows[row] = start_labels.index(label)
     return rows
 
 
@@ -229,22 +229,22 @@ def _copy_outputs(
     layer: Module,
     head: str,
     outputs: Sequence[str],
-    known: Sequence[str],
+    start_outputs: Sequence[str],
     state: dict[str, Tensor],
 ) -> None:
     """Copies the outputs of a head that another network has, if regions and width are equal.
 
-    `outputs` are the head's, `known` the other network's.
+    `outputs` are the head's, `start_outputs` and `state` the other network's.
     """
-    kept = [name for name in outputs if name in known]
+    kept = [name for name in outputs if name in start_outputs]
     if not kept:
         return
     rows = [outputs.index(name) for name in kept]
-    sources = [known.index(name) for name in kept]
+    start_rows = [start_outputs.index(name) for name in kept]
     for name, value in layer.state_dict().items():
         before = state.get(f"heads.{head}.{name}")
         if before is not None and before.shape[:-1] == value.shape[:-1]:
-            value[..., rows] = before[..., sources].to(value)
+            value[..., rows] = before[..., start_rows].to(value)
 
 
 def _describe_differences(

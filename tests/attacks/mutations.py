@@ -147,7 +147,7 @@ MUTATIONS = [
     Mutation(
         "a resumed checkpoint copies no foreign file",
         "fer_vit/train/checkpoints.py",
-        'source / Path(state["best_model_path"]).name',
+        'resumed_folder / Path(state["best_model_path"]).name',
         'Path(state["best_model_path"])',
         "-m slow tests/train/test_resume.py::test_an_untrusted_checkpoint_neither_copies_a_file_nor_hides_the_best_epoch",
     ),
@@ -714,7 +714,7 @@ MUTATIONS = [
     Mutation(
         "fit removes the remains beside the checkpoint that it resumes",
         "fer_vit/train/checkpoints.py",
-        """                clear_remains_of(source / f"{callback.filename or 'best'}.ckpt")\n""",
+        """                clear_remains_of(resumed_folder / f"{callback.filename or 'best'}.ckpt")\n""",
         "                pass\n",
         "tests/train/test_resume.py::test_what_a_killed_run_left_beside_a_checkpoint_is_removed",
     ),
