@@ -48,7 +48,7 @@ class Attribution(NamedTuple):
 class Method(NamedTuple):
     """A way to explain."""
 
-    # of a network and traced faces, the scores that directions (E, B, O) make of the raw outputs
+    # a function of a network, traced faces and directions (E, B, O)
     attribute: Callable[[RegionViT, Trace, Tensor], Attribution]
     title: str  # in a few words, for the head of a report and the help
     text: str  # what it shows, for a report
@@ -231,9 +231,8 @@ def attention(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     return from_tokens(net, traced, scores.expand(len(directions), -1, -1))
 
 
-# By the name that the command line takes.
-#
-# Changes by masked tokens are too small for bfloat16.
+# The methods by the name that the command line takes. Changes by masked tokens are too small for
+# bfloat16.
 METHODS = {
     # In bfloat16 it is as near as in float32 to an integration of many passes.
     "pixels": Method(

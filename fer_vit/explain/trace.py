@@ -27,9 +27,8 @@ from fer_vit.model.tokens import TokenLayout, Tokens
 # Regions with the largest effects, whose interactions are measured: each pair costs a pass.
 MAX_INTERACTING = 6
 
-# Smallest interaction that is drawn, as a share of the largest effect of a region.
-#
-# Smaller ones may have no cause.
+# Smallest interaction that is drawn, as a share of the largest effect of a region: smaller ones may
+# have no cause.
 MIN_INTERACTION = 0.25
 
 
@@ -137,7 +136,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
-    """Raw outputs (B, O) without the tokens that are `hidden` (B, T).
+    """Returns the raw outputs (B, O) without the tokens that are `hidden` (B, T).
 
     Class and register tokens are never hidden.
     """
@@ -151,7 +150,7 @@ def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
 def output_decreases(
     net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None
 ) -> Tensor:
-    """Decrease of the raw outputs when one unit (B, U, T) is masked, for each unit: (B, U, O).
+    """Returns how far the raw outputs fall when a unit (B, U, T) is masked, by unit: (B, U, O).
 
     The model is in evaluation mode. `intact` are its outputs (B, O) with all tokens; None: they are
     computed.
@@ -196,7 +195,10 @@ def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, T
 
 
 def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Tensor) -> Tensor:
-    """Returns what tokens with their centres (B, T, 2) were cut from (B, T, 4), see `Trace`."""
+    """Returns the boxes (B, T, 4) that tokens were cut from, as in `Trace.where`.
+
+    Centres (B, T, 2) are of the tokens, and boxes (B, R, 4) of the regions, in crop pixels.
+    """
     half = torch.zeros_like(centres)
     half[:, layout.patches] = patch_size / 2
     if layout.num_regions:
@@ -206,9 +208,9 @@ def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Te
 
 
 def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """Returns how much of every token belongs to each region (B, R, T), see `Trace`.
+    """Returns how much of every token belongs to each region (B, R, T), as in `Trace.membership`.
 
-    The boxes (B, R, 4) are in crop pixels from the corner of the grid of patches.
+    Boxes (B, R, 4) of the regions are in crop pixels from the corner of the grid of patches.
     """
     batch, regions = valid.shape
     membership = torch.zeros(batch, regions, layout.num_tokens, device=boxes.device)  # (B, R, T)
@@ -222,9 +224,10 @@ def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid:
 
 
 def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
-    """Each region as a set of tokens (B, R, T).
+    """Returns each region as a set of tokens (B, R, T).
 
-    Its region tokens, and the patches that it covers by half, or else the most covered one.
+    A region has its region tokens, and the patches of which it covers half or more; without such a
+    patch, the patch that it covers most.
     """
     chosen = membership > 0
     if layout.num_patches:
@@ -234,7 +237,7 @@ def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
 
 
 def region_means(membership: Tensor, values: Tensor) -> Tensor:
-    """Mean (B, R, ...) of values (B, T, ...) over the tokens of each region.
+    """Returns the means (B, R, ...) of values (B, T, ...) over the tokens of each region.
 
     Missing regions have 0.
     """
@@ -249,8 +252,8 @@ class Views(NamedTuple):
     Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), figure 7.
     """
 
-    # How much each region (row) takes from each (B, V, R, R); rows sum to 1, or to 0 if they take
-    # nothing.
+    # How much each region (row) takes from each region (column) (B, V, R, R); rows sum to 1, or to
+    # 0 for a region that takes nothing.
     relations: Tensor
     # How much each region gives to what is classified, as a mean over its tokens (B, V, R); sums
     # to 1.
@@ -293,8 +296,8 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
     is the negative interaction of Grabisch & Roubens ("An axiomatic approach to the concept of
     interaction among players in cooperative games", 1999).
 
-    Only pairs of the `MAX_INTERACTING` regions are considered, and small values are 0 (see
-    `MIN_INTERACTION`).
+    Only pairs of the `MAX_INTERACTING` regions with the largest effects are measured; others, and
+    small values (see `MIN_INTERACTION`), are 0.
     """
     alone = region_units(traced.layout, traced.membership)  # (B, R, T)
     batch, regions, _ = alone.shape
@@ -305,8 +308,9 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
         intact = raw_outputs(net, net.encode(traced.tokens))  # (B, O)
         single = output_decreases(net, traced.tokens, alone, intact)[faces, :, label]  # (B, R)
         strongest = single.abs().topk(min(MAX_INTERACTING, regions)).indices.sort().values
-        for a, b in combinations(strongest.unbind(1), 2):  # (B,) each
-            without_both = masked_outputs(net, traced.tokens, alone[faces, a] | alone[faces, b])
+        for a, b in combinations(strongest.unbind(1), 2):  # (B,) each, indices of regions
+            either = alone[faces, a] | alone[faces, b]  # (B, T)
+            without_both = masked_outputs(net, traced.tokens, either)  # (B, O)
             both = (intact - without_both)[faces, label]  # (B,)
             change = both - single[faces, a] - single[faces, b]
             notable = change.abs() >= MIN_INTERACTION * single.abs().amax(1)

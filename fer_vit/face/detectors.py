@@ -107,12 +107,12 @@ class Detector(ABC):
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
         """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network.
 
-        It may leave out some.
+        A detector may leave out faces here.
         """
         return refine_landmarks(image, faces)
 
     def find_in_crop(self, image: Image) -> Detection | None:
-        """Returns the face of an image (H, W, 3) that is a crop of it; None: it is not searched."""
+        """Returns the face of a crop (H, W, 3); None if the detector searches no crops."""
         return detect_in_crop(self, image)
 
     def load(self, min_score: float) -> "Detector":
@@ -143,9 +143,9 @@ class YuNet(Detector):
         return YuNet(yunet_path(), min_score)
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
-        """Leaves out uncertain faces that are none in a second look.
+        """Refines landmarks, and leaves out uncertain faces that are none in a second look.
 
-        It was trained on YuNet's mistakes.
+        The network of the second look was trained on YuNet's mistakes.
         """
         return confirm_faces(image, faces, self.sure_score)
 

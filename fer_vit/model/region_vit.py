@@ -149,7 +149,7 @@ class RegionViT(nn.Module):
         """Adds prefix tokens and positions to what `embed` returns; boxes as for `embed`."""
         x, centres = self._place_patches(patches)  # (B, prefix + N, D), (B, prefix + N, 2)
         if self.region_embed is None:
-            return Tokens(self.vit.norm_pre(x), None, centres)
+            return Tokens(x=self.vit.norm_pre(x), valid=None, centres=centres)
 
         # names and positions of regions
         where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)

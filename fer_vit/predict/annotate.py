@@ -175,10 +175,10 @@ def _encode_frames(
 
 
 def _fit_to_copy(image: Image, height: int, width: int) -> Image:
-    """Returns an image (H, W, 3) in the size of the copy.
+    """Returns an image (H, W, 3) in the size of the copy (height, width, 3).
 
-    It is reduced, or padded to even sides. An image of another size than the first one is scaled
-    with its proportions, and the rest is black.
+    The image is reduced, or padded to even sides. An image of another size than the first one is
+    scaled with its proportions, and the rest is black.
     """
     if copy_size(image) != (height, width):
         scale = min(height / image.shape[0], width / image.shape[1])

@@ -17,7 +17,7 @@ PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
 WHITE_NITS = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
 KNEE = 0.5  # of white: only brighter light is compressed
 GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
-ROWS_AT_ONCE = 32  # that are converted at a time, so that they stay in the processor's cache
+LINES_AT_ONCE = 32  # of an image, which are converted together, in the cache of the processor
 
 # The matrix from linear RGB with the primaries of HDR to linear RGB of SDR (ITU-R BT.2087).
 BT2020_TO_BT709 = np.array(
@@ -38,9 +38,9 @@ def to_sdr(image: Image, transfer: int) -> Image:
     if transfer not in (PQ, HLG):
         return image
     converted = np.empty_like(image)
-    for top in range(0, len(image), ROWS_AT_ONCE):
-        block = slice(top, top + ROWS_AT_ONCE)
-        # (ROWS_AT_ONCE, W, 3) float32, linear
+    for top in range(0, len(image), LINES_AT_ONCE):
+        block = slice(top, top + LINES_AT_ONCE)
+        # (LINES_AT_ONCE, W, 3) float32, linear
         light = cv2.LUT(image[block], _light_of_codes(transfer))
         light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
         # The square root spreads dark light over 8 bits nearly as a screen's gamma does.

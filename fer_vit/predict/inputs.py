@@ -123,8 +123,8 @@ def is_video(path: object) -> bool:
 def from_pil(image: Pil.Image) -> Image:
     """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
 
-    It is rotated by EXIF, and 16 bits are reduced to the 8 that are used. Raises ImageError when
-    its file is closed or damaged: PIL reads the pixels late.
+    The image is rotated by EXIF, and 16 bits are reduced to 8. Raises ImageError when its file is
+    closed or damaged: PIL reads the pixels late.
     """
     try:
         image.load()

@@ -12,9 +12,9 @@ FEW_FACES = 8  # faces that one thread computes as fast as two: together about 6
 
 
 class _TorchThreads:
-    """Torch's number of threads.
+    """How many threads torch computes in.
 
-    It is a number of each thread, but a new thread begins with the one that was set last.
+    Each thread of Python has its number, and a new thread begins with the number that was set last.
     """
 
     lock = ThreadLock()

@@ -17,21 +17,20 @@ from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
 from fer_vit.report.fonts import font
 
-# Of regions, which have names, and of attention.
-#
-# Far from the others, also with colour-blindness.
+# The colour of regions, which have names, and of attention: far from the other colours, also with
+# colour-blindness.
 REGION_COLOUR = "#c3ffa5"
 
-FOR_COLOUR = "#e8590c"  # of heat maps
-AGAINST_COLOUR = "#1c7ed6"
-ACCENT_COLOUR = "#3a3a3c"
-FAINT_COLOUR = "#b4b4ba"
+FOR_COLOUR = "#e8590c"  # in heat maps and bars: for the explained score
+AGAINST_COLOUR = "#1c7ed6"  # against it
+ACCENT_COLOUR = "#3a3a3c"  # of what is most important
+FAINT_COLOUR = "#b4b4ba"  # of the rest
 
 # Indices of the corners in a box (xyxy), clockwise from the upper left.
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 CLOSE_UP_MARGIN = 0.06  # around a face in a close-up, as a fraction of its side
-EXPRESSION_COLOURS = {  # over time
+EXPRESSION_COLOURS = {  # of boxes, and of bars over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
     "surprise": "#1fb5c4",
@@ -137,10 +136,10 @@ def draw_boxes(view: FaceView) -> Image:
 
 
 def to_photo(view: FaceView, box: Array) -> Array:
-    """Maps a box in crop pixels back to the photo.
+    """Maps a box (4,), xyxy in crop pixels, back to the photo.
 
     Returns:
-        Its corners (4, 2), clockwise from the upper left.
+        The corners (4, 2) in pixels of the photo, (x, y), clockwise from the upper left.
     """
     return apply(invert(view.to_crop), box[CORNERS])
 
@@ -198,8 +197,8 @@ def mark(face: Face, min_confidence: float = 0.0) -> Marked:
     assert label is not None  # a face that is drawn is classified
     probability = (face.smoothed or face.probabilities)[label]
     if probability < min_confidence:
-        return Marked(face.box, None, probability, face.track)
-    return Marked(face.box, label, probability, face.track)
+        label = None
+    return Marked(face.box, label, probability, number=face.track)
 
 
 def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
@@ -257,7 +256,7 @@ def _colour(face: Marked) -> str:
 
 
 def _whole_box(face: Marked, size: tuple[int, int]) -> Box:
-    """Returns the box of a face in whole pixels."""
+    """Returns the box of a face in whole pixels, in a picture of `size` (width, height)."""
     if face.box is None:
         return 0, 0, size[0] - 1, size[1] - 1
     left, top, right, bottom = face.box.round().astype(int).tolist()
@@ -285,10 +284,10 @@ def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
 def _place_plate(
     box: Box, size: tuple[int, int], picture: tuple[int, int], occupied: Sequence[Box]
 ) -> Box | None:
-    """Returns the place of a plate of some (width, height) beside the others; None: no room.
+    """Returns the place of a plate of `size` (width, height) beside the others; None: no room.
 
-    It stands on the box, so that it is not read as the name of a face below; where there is no
-    room, it is at the upper edge inside the box.
+    The plate stands on the box, so that it is not read as the name of a face below. Where there is
+    no room above the box, the plate is inside, at the upper edge. `picture` is (width, height).
     """
     left, top, right, _ = box
     width, height = size

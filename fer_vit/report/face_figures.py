@@ -225,9 +225,10 @@ def movements_figure(
 
     Args:
         view: The face.
-        names: Of K movements.
-        values: Their intensities in [0, 1].
-        moving: The region that each moves, as an index of `regions`; None: the model has none.
+        names: The names of K movements.
+        values: The intensities of the movements (K,), in [0, 1].
+        moving: The region that each movement moves, as an index of `regions` (K,); None: the model
+            has no such region.
         regions: The names of the model's regions.
     """
     zoomed = draw.zoom(view, FIGURE_SIDE)
@@ -322,7 +323,7 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
 def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_inch: float) -> None:
     """Draws a name right of a picture, a line to its point, and its bar below the name.
 
-    `width` is the picture's, and `y` the place of the name, both in pixels of the picture.
+    `width` is the width of the picture, and `y` the height of the name, in pixels of the picture.
     """
     name_left = width + NAME_GAP * pixels_per_inch
     line_gap = LINE_GAP * pixels_per_inch
@@ -384,7 +385,7 @@ def _line_width(line: str) -> float:
 def spread_out(values: Sequence[float], step: float, low: float, high: float) -> list[float]:
     """Returns ascending values that are at least `step` apart, near the given ascending ones.
 
-    They lie between `low` and `high` if these are far enough from each other.
+    The values returned lie between `low` and `high` if there is room for all of them.
     """
     spread: list[float] = []
     for value in values:

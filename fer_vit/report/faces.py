@@ -34,7 +34,7 @@ MAX_OPACITY = 220  # of 255: the strongest colour of a heat map, through which t
 
 
 class Attributed(NamedTuple):
-    """The attribution of one score, of a face or of a mean of faces. It has no face itself."""
+    """The attribution of one score, of a face or of a mean of faces, which is not in it."""
 
     name: str  # of the score: an expression, one rather than another, or an output of a head
     shares: Array  # of regions (R,)
@@ -66,8 +66,8 @@ def save_face(
 ) -> FaceRecord:
     """Writes the pictures of a face into a report's folder `photos`.
 
-    `number` is the face's in the report, `regions` are the model's, in its order. With its second
-    face, a photo is written as a whole under the number of its first face.
+    `number` is the number of the face in the report; `regions` are the regions of the model, in its
+    order. With its second face, a photo is written as a whole under the number of its first face.
 
     Returns:
         What the page needs of the face.

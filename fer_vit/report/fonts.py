@@ -19,7 +19,7 @@ LOGGER = logging.getLogger("fer_vit")
 PILLOW_CHARACTERS = frozenset(map(chr, range(32, 127))) | {"…"}
 
 STANDARD_FONT = "DejaVu Sans"  # which comes with matplotlib
-BOX_FONT = "Last Resort"  # begin of the names of fonts that have a box for every character
+BOX_FONT = "Last Resort"  # how the names of fonts begin that have a box for every character
 REPORTED_CHARACTERS: set[str] = set()  # the characters without a font that a line has reported
 
 
@@ -58,8 +58,8 @@ def _load_font(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | Ima
 def find_font(characters: frozenset[str]) -> FontFile | None:
     """Returns a font that has some characters; None: Pillow's own.
 
-    Where no font has all of them, it is the one that lacks fewest, and a line reports those that
-    are missing, each of them once.
+    Where no font has all characters, the font is the one that lacks fewest, and a line reports the
+    missing ones, each of them once.
     """
     if characters <= PILLOW_CHARACTERS:
         return None
@@ -96,7 +96,8 @@ def _best_font(characters: frozenset[str]) -> tuple[FontFile, frozenset[str]]:
             break
         missing = missing_characters(file, characters)
         if len(missing) < len(fewest):
-            best, fewest = file, missing
+            best = file
+            fewest = missing
     return best, fewest
 
 

@@ -15,7 +15,7 @@ CURVE_COLOURS = 6  # of curves; further ones have the same colours with dashes
 DASHES = 3  # kinds of lines, of which the first has no dashes
 CONFIDENCE_BINS = 10  # of a calibration plot
 DOT = 6  # diameter of the smallest dot in pixels
-GROWTH = 16  # of the diameter of a dot that stands for all faces
+GROWTH = 16  # by how many pixels the diameter of a dot of all faces is larger
 
 
 class Tick(NamedTuple):
@@ -139,7 +139,7 @@ def series_plots(
     values = values[np.isfinite(values)]
     x = make_axis("seconds", float(times[0]), float(times[-1]))
     y = make_axis("", float(values.min()), float(values.max()), form)
-    right = x.places(times)
+    across = x.places(times)
     plots = []
     for measure, by_condition in courses.items():
         curves = []
@@ -147,8 +147,8 @@ def series_plots(
             curve = Curve(
                 colour=index % CURVE_COLOURS,
                 dashes=index // CURVE_COLOURS % DASHES,
-                line=line_path(right, y.places(course.mean)),
-                area=area_path(right, y.places(course.low), y.places(course.high)),
+                line=line_path(across, y.places(course.mean)),
+                area=area_path(across, y.places(course.low), y.places(course.high)),
                 dots=(),
             )
             curves.append(curve)
@@ -156,21 +156,21 @@ def series_plots(
     return plots
 
 
-def calibration_plot(confidence: Array, right: Mask) -> Plot:
-    """Returns the accuracy of predictions (N,) by confidence, a dot for each tenth with faces.
+def calibration_plot(confidence: Array, correct: Mask) -> Plot:
+    """Returns the accuracy of predictions (N,) by confidence (N,), a dot for each tenth with faces.
 
-    The area of a dot grows with the number of its faces.
+    The area of a dot grows with the number of its faces; `correct` (N,) are correct predictions.
     """
     edges = np.linspace(0, 1, CONFIDENCE_BINS + 1)
     faces, _ = np.histogram(confidence, edges)
-    hits, _ = np.histogram(confidence[right], edges)
-    total, _ = np.histogram(confidence, edges, weights=confidence)
+    hits, _ = np.histogram(confidence[correct], edges)
+    confidences, _ = np.histogram(confidence, edges, weights=confidence)  # their sums
     dots = []
-    for count, correct, confidences in zip(faces.tolist(), hits, total, strict=True):
+    for count, num_correct, total in zip(faces.tolist(), hits, confidences, strict=True):
         if not count:
             continue
-        middle = float(confidences / count)
-        accuracy = float(correct / count)
+        middle = float(total / count)  # the mean confidence
+        accuracy = float(num_correct / count)
         size = DOT + GROWTH * math.sqrt(count / len(confidence))
         noun = "face" if count == 1 else "faces"
         title = (

@@ -48,10 +48,10 @@ def outputs_figure(outputs: Sequence[str], preds: Array, target: Array, unit: st
     For binary targets a ROC curve.
 
     Args:
-        outputs: Their names (K,).
-        preds: Of N faces (N, K).
-        target: The same, NaN where unknown.
-        unit: Of both; empty: there is none.
+        outputs: The names of K outputs.
+        preds: The predictions (N, K) for N faces.
+        target: The targets (N, K), NaN where unknown.
+        unit: The unit of predictions and targets; empty: there is none.
 
     Returns:
         The picture (H, W, 3), RGB uint8.

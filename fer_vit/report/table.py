@@ -20,9 +20,9 @@ from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
 
-ROW_GROUP = 5_000  # rows of a Parquet file that are held in memory before they are written
+MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the metadata that records how predictions were made
-LINE_BYTES = 2**16  # of a line that a growing table writes at once
+LINE_BYTES = 2**16  # of the buffer of a growing table, which writes a line at once
 MAX_SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
 NO_EXCEL = (
     "Tables for spreadsheets (.xlsx) need one more package: "
@@ -110,7 +110,7 @@ class JsonLinesFile:
 
 
 class ParquetFile:
-    """Parquet with unrounded numbers; rows are held in memory until there are `ROW_GROUP`."""
+    """Parquet with unrounded numbers; up to `MAX_PENDING_ROWS` rows are held in memory."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         # pandas reads integers with empty cells as Int64.
@@ -134,7 +134,7 @@ class ParquetFile:
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column."""
         self._rows += rows
-        if len(self._rows) >= ROW_GROUP:
+        if len(self._rows) >= MAX_PENDING_ROWS:
             self._flush()
 
     def _flush(self) -> None:
@@ -215,7 +215,7 @@ class TableWriter:
 
     path: Path  # ends in one of `SUFFIXES`
     columns: dict[str, type]  # name and type (str, int, float or bool); any cell may be None
-    live: bool = False  # whether every row is written at once; only for .csv and .jsonl
+    live: bool = False  # whether each row is in the file at once; only for .csv and .jsonl
     overwrite: bool = True  # whether it may replace a file that was written in the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
     # of numbers, by column; see `TableLayout`

@@ -156,7 +156,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
 
 
 def _reason_left_out(entry: zipfile.ZipInfo) -> str | None:
-    """Returns why an entry of a zip is not unpacked; None: it is."""
+    """Returns why an entry of a zip is not unpacked; None for an entry that is unpacked."""
     if _is_large(entry.filename, entry.file_size):
         return TOO_LARGE
     if _names_nothing(entry.filename):

@@ -16,7 +16,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 
-MAX_SIDE = 10_000  # the largest side of a drawn image in pixels
+MAX_DRAWN_SIDE = 10_000  # the largest side of a drawn image in pixels
 
 UNLABELLED = "unlabelled"  # the folder of faces without an expression
 
@@ -46,7 +46,7 @@ def read(
     """
     check_whole("count", count, 1)
     check_whole("seed", seed, 0)
-    check_number("size", size, 1, MAX_SIDE)
+    check_number("size", size, 1, MAX_DRAWN_SIDE)
     clear_remains_of(root)
 
     rows = []

@@ -31,14 +31,12 @@ FILLED_SHARE = 0.75  # from this share of the longer side, a face fills the pict
 PART_SIDE = THUMBNAIL_SIDE // 4  # side of the parts that must be the same
 
 # Two pictures are the same from this correlation of their thumbnails.
-#
 # Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
 # pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are
 # different people. With a side of 16: 13 of 21.
 SAME_CORRELATION = 0.97
 
 # Largest difference in a part of two copies, in units of the contrast.
-#
 # At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
 # size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
 # correlate, 87 % have more.
@@ -64,7 +62,7 @@ def close_up(image: Image, box: Array) -> CloseUp | None:
     """Returns a face with box (4,) and half the box around it.
 
     None for a face that fills the image (H, W, 3), and for an image that is no larger than a
-    close-up: it is the crop of a face.
+    close-up: such an image is the crop of a face.
     """
     height, width = image.shape[:2]
     longer = max(height, width)
@@ -120,15 +118,16 @@ def _stack(pixels: Sequence[bytes], side: int) -> Image:
 class NearDuplicates:
     """The near-duplicates among the rows of a reading."""
 
-    repeated: Mask  # (N,): rows with a near-duplicate on the other side of train
+    # (N,): rows of train with a near-duplicate in val or test, and the reverse
+    repeated: Mask
     conflicts: list[tuple[int, int]]  # pairs of rows: the same picture, different labels
     complete: bool  # whether near-duplicates within train were compared, not only equal copies
 
 
 def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
-    """Finds rows with a near-duplicate on the other side of train, and pairs with different labels.
+    """Finds near-duplicates between train and other splits, and pairs with different labels.
 
-    Within more than MAX_COMPARED training images only equal copies are found.
+    Within more than MAX_COMPARED training images, only equal copies are found.
     """
     in_train = np.array([row.split == "train" for row in rows], bool)  # (N,)
     label_ids: dict[str | None, int] = {}
@@ -263,7 +262,7 @@ def near_duplicates(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Yields indices (K,) and (K,) of pairs of the same picture that matter.
 
-    These are pairs with only one image in `in_train` (N,), or with different `labels` (N,). The
+    A pair matters if only one image is in `in_train` (N,), or if their `labels` (N,) differ. The
     first image of a pair lies before the second, and before `until`.
     """
     mirrored = pictures.mirrored()
@@ -350,7 +349,7 @@ def _same_at_face(first: Pictures, i: int, second: Pictures, j: int, same_label:
 def local_difference(vectors: Float32Array, correlation: float) -> float:
     """Returns the largest difference of two pictures in a part, in units of their contrast.
 
-    They are thumbnails (2, THUMBNAIL_SIDE * THUMBNAIL_SIDE).
+    Vectors (2, THUMBNAIL_SIDE * THUMBNAIL_SIDE) are the pictures' thumbnails, standardised.
     """
     residual = vectors[0] - correlation * vectors[1]
     difference = THUMBNAIL_SIDE * residual.reshape(THUMBNAIL_SIDE, THUMBNAIL_SIDE)
@@ -384,7 +383,7 @@ def _cut(pictures: Pictures, row: int, place: Array) -> Image:
 def _standardise(pixels: Image) -> Float32Array:
     """Returns pictures (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE) as vectors of mean 0 and length 1.
 
-    Their products are correlations.
+    The product of two vectors is the correlation of the pictures.
     """
     flat = pixels.reshape(-1, THUMBNAIL_SIDE * THUMBNAIL_SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)

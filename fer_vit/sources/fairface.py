@@ -22,7 +22,7 @@ from fer_vit.sources.text_tables import read_text_table
 
 # by the annotators: an age group, female or male, one of seven races
 ATTRIBUTES = ("age", "gender", "race")
-TABLES = {  # the tables' columns of file names
+NAME_COLUMNS = {  # the column of file names in each table
     "labels.csv": "path",
     "fairface_label_train.csv": "file",
     "fairface_label_val.csv": "file",
@@ -46,7 +46,7 @@ def read(root: Path) -> Reading:
 
     rows = []
     dropped = Counter[str]()
-    for table, column in TABLES.items():
+    for table, column in NAME_COLUMNS.items():
         for _, cells in read_text_table(base / table, (column, *ATTRIBUTES)):
             name = cells[column]
             if name not in existing:

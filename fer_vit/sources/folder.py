@@ -33,7 +33,7 @@ from fer_vit.texts import as_text
 from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
 NO_TARGETS = "no row in the table of targets"  # why a photo is dropped
-MIN_PERSONS = 3  # one for each split; fewer folders may have another meaning
+MIN_PERSON_FOLDERS = 3  # one person for each split; fewer folders may have another meaning
 
 
 @fill_docstring(HEADS=join_names(HEADS))
@@ -257,7 +257,7 @@ def _unify_persons(reading: Reading, folders_text: str = "folders below the clas
     Notes name the folders of the persons by `folders_text`.
     """
     spelled = _spell_persons(reading)
-    if len(spelled) >= MIN_PERSONS:
+    if len(spelled) >= MIN_PERSON_FOLDERS:
         reading.extra = (PERSON_COLUMN,)
         reading.notes.append(
             f"{folders_text.capitalize()} are read as {len(spelled):,} persons "
@@ -268,8 +268,8 @@ def _unify_persons(reading: Reading, folders_text: str = "folders below the clas
         row.extra = {}
     if spelled:
         reading.notes.append(
-            f"There are fewer than {MIN_PERSONS} {folders_text} ({list_names(spelled)}): they are "
-            "not read as persons."
+            f"There are fewer than {MIN_PERSON_FOLDERS} {folders_text} ({list_names(spelled)}): "
+            "they are not read as persons."
         )
 
 

@@ -183,7 +183,7 @@ def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: l
     for folders in photos:
         place = None
         if folders:
-            place = _read_place(None, folders[0], folders[1:])
+            place = _read_place(split=None, label=folders[0], below=folders[1:])
         layout.places.append(place)
     return layout
 

@@ -19,8 +19,8 @@ Appearance = dict[str, float]
 class Parameters(NamedTuple):
     """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
 
-    A name begins with the feature that moves; it stays inside the boxes of the regions whose names
-    end with it.
+    A name begins with the feature that moves. The movement stays inside the boxes of the regions
+    whose names end with the feature.
     """
 
     brow_raise: float = 0.0
@@ -129,7 +129,6 @@ def differing_regions(first: str, second: str) -> frozenset[str]:
 YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
 
 # Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
-#
 # A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
 # lip looks like a mouth that is curved and open.
 DRAWN_MOVEMENTS = (
@@ -153,9 +152,7 @@ DRAWN_OUTPUTS = {
 
 
 def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
-    """Returns the targets of a drawn face by column.
-
-    They are the parameters of the drawing, as a picture shows them.
+    """Returns the targets of a drawn face by column, from what a picture shows of its movements.
 
     A movement is the part of a parameter above 0 (or below), as a part of its range, at most 1.
     Valence is the curve of the mouth, less the sneer. Arousal is the mean of opened eyes and mouth,
@@ -189,8 +186,8 @@ def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
 def shown_movements(look: Appearance, movements: Parameters) -> Parameters:
     """Returns the movements that a picture shows.
 
-    It does not show how high the brows of a person are at rest, and how open the eyes: both are
-    measured from the mean person's. An open mouth is the gap between the lips, to which a sneer
+    A picture does not show how high the brows of a person are at rest, and how open the eyes: both
+    are measured from the mean person's. An open mouth is the gap between the lips, to which a sneer
     adds.
     """
     usual_y = float(np.mean(LOOKS["brow_y"]))

@@ -21,7 +21,7 @@ from fer_vit.sources.text_tables import read_text_table
 
 LABELS = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABEL_CODES = {str(number): name for number, name in enumerate(LABELS, 1)}
-ATTRIBUTES = {  # values of the numbers in the last three lines of an annotation, from 0
+ATTRIBUTE_VALUES = {  # values of the numbers in the last three lines of an annotation, from 0
     "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
@@ -61,7 +61,7 @@ def read(root: Path) -> Reading:
         raise not_found(
             root, "EmoLabel/list_patition_label.txt and the unpacked images of Image/aligned"
         )
-    extra_columns = tuple(ATTRIBUTES) if annotations.is_dir() else ()
+    extra_columns = tuple(ATTRIBUTE_VALUES) if annotations.is_dir() else ()
     notes = ["RAF-DB has no validation split."]
     return hold_out(Reading(LABELS, rows, dropped, notes, extra=extra_columns))
 
@@ -74,13 +74,13 @@ def _attributes(file: Path) -> dict[str, str]:
     for number, text in enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1):
         if text.strip():
             lines.append((number, text.strip()))
-    if len(lines) < len(ATTRIBUTES):
-        expected = f"lines with the numbers of {', '.join(ATTRIBUTES)}"
+    if len(lines) < len(ATTRIBUTE_VALUES):
+        expected = f"lines with the numbers of {', '.join(ATTRIBUTE_VALUES)}"
         raise bad_line(file, len(lines) + 1, expected, "the end of the file")
 
     attributes = {}
-    for name, (line, text) in zip(ATTRIBUTES, lines[-len(ATTRIBUTES) :], strict=True):
-        values = ATTRIBUTES[name]
+    for name, (line, text) in zip(ATTRIBUTE_VALUES, lines[-len(ATTRIBUTE_VALUES) :], strict=True):
+        values = ATTRIBUTE_VALUES[name]
         codes = {str(number): value for number, value in enumerate(values)}
         if text not in codes:
             expected = f"the number of the {name}, 0 to {len(values) - 1}"

@@ -63,7 +63,7 @@ def test_a_table_in_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", [1, 2, 10_000])
 def test_a_table_in_parquet(tmp_path: Path, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.report.table.ROW_GROUP", group)
+    monkeypatch.setattr("fer_vit.report.table.MAX_PENDING_ROWS", group)
     table = pq.read_table(write(tmp_path / "t.parquet"))
     assert table.column_names == list(COLUMNS)
     assert table.to_pylist()[:2] == [ROWS[0], {"path": "é/漢.png", "face": None, "score": None}]
