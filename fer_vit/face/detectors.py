@@ -1,8 +1,7 @@
 """Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 import cv2
 import numpy as np
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.face.crop import MAX_CUT_SIDE, REDUCED_SCALE
 from fer_vit.face.detection import Detection, best, box_iou
 from fer_vit.face.landmarks import (
@@ -58,7 +57,11 @@ class FindsFaces(Protocol):
     """What Python users can pass as a detector. It must be picklable for worker processes."""
 
     def find(self, image: Image) -> list[Detection]:
-        """Returns the faces in an image (H, W, 3), RGB uint8, best score first."""
+        """Returns the faces in an image (H, W, 3), RGB uint8, in any order.
+
+        Boxes are in pixels, scores are above 0 and at most 1. Approximate landmarks suffice: the
+        landmarks of results are those of fer-vit's network, which looks into the boxes.
+        """
 
 
 if TYPE_CHECKING:
@@ -214,8 +217,54 @@ class CustomDetector(Detector):
         self.detector = detector
 
     def detect(self, image: Image) -> list[Detection]:
-        """Returns the faces that the detector of the user finds; those without a score are none."""
-        return [face for face in self.detector.find(image) if not math.isnan(face.score)]
+        """Returns the faces that the detector of the user finds, best score first.
+
+        Raises FerVitError when it does not return faces as `FindsFaces.find` describes them.
+        """
+        name = detector_name(self.detector)
+        found = self.detector.find(image)
+        if not isinstance(found, Iterable):
+            raise FerVitError(
+                f"Expected `{name}.find` to return a list, but got a {type(found).__name__}."
+            )
+        faces = [check_detection(face, image, name) for face in found]
+        return sorted(faces, key=lambda face: -face.score)
+
+
+def check_detection(face: object, image: Image, name: str) -> Detection:
+    """Returns a face that the detector `name` of a user finds in an image (H, W, 3), as arrays.
+
+    Raises FerVitError when it is no `Detection`, or its values are none of a face in the image.
+    """
+    expected = f"Expected `{name}.find` to return"
+    if not isinstance(face, Detection):
+        raise FerVitError(
+            f"{expected} objects of fer_vit.face.detection.Detection, but got a "
+            f"{type(face).__name__}."
+        )
+    box = np.asarray(face.box, float)
+    if not _is_box_in(image, box):
+        raise FerVitError(
+            f"{expected} boxes in the image, as left, top, right and bottom in pixels, but got "
+            f"{short(box)} in an image of {image.shape[1]} x {image.shape[0]}."
+        )
+    landmarks = np.asarray(face.landmarks, float)
+    if landmarks.shape != (5, 2) or not np.isfinite(landmarks).all():
+        raise FerVitError(
+            f"{expected} five landmarks (5, 2) for each face, but got {short(face.landmarks)}."
+        )
+    if not 0 < face.score <= 1:
+        raise FerVitError(f"{expected} scores above 0 and at most 1, but got {face.score:g}.")
+    return Detection(box, landmarks, float(face.score))
+
+
+def _is_box_in(image: Image, box: Array) -> bool:
+    """Returns whether a box, xyxy, of a pixel or more overlaps with an image (H, W, 3)."""
+    if box.shape != (4,) or not np.isfinite(box).all():
+        return False
+    sides = box[2:] - box[:2]
+    visible = np.minimum(box[2:], image.shape[1::-1]) - np.maximum(box[:2], 0)
+    return bool((sides >= 1).all() and (visible > 0).all())
 
 
 # The detectors by name. A new one is a subclass of `Detector`, an entry here and in `DetectorName`:
@@ -250,7 +299,8 @@ def find_detector(detector: ChosenDetector) -> Detector:
     """Returns a detector, without its files, by its name or object.
 
     Raises:
-        FerVitError: There is no detector of this name, or the object has no method `find`.
+        FerVitError: There is no detector of this name, or the object is a class or has no method
+            `find`.
     """
     if isinstance(detector, Detector):
         return detector
@@ -261,6 +311,11 @@ def find_detector(detector: ChosenDetector) -> Detector:
                 f"{DEFAULT_DETECTOR}."
             )
         return DETECTORS[detector]
+    if isinstance(detector, type):
+        name = detector.__name__
+        raise FerVitError(
+            f"Expected an object of a detector, but got the class {name}. Write `{name}()`."
+        )
     if not callable(getattr(detector, "find", None)):
         actual = type(detector).__name__
         raise FerVitError(

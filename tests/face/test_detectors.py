@@ -206,6 +206,54 @@ def test_an_object_with_find_is_a_detector_whose_low_scores_are_left_out() -> No
     assert len(find_detector(Two()).find(np.zeros((60, 60, 3), np.uint8))) == 2
 
 
+class Returns:
+    """A detector of a user that finds the same in each image."""
+
+    def __init__(self, faces: Any) -> None:
+        self.faces = faces
+
+    def find(self, image: Image) -> Any:
+        return self.faces
+
+
+BOX = np.array([10.0, 10, 40, 40])
+POINTS = BOX[:2] + np.array(TEMPLATE) * 30
+BLACK = np.zeros((60, 60, 3), np.uint8)
+
+
+def test_faces_of_an_object_are_sorted_by_score_and_may_be_lists_of_numbers() -> None:
+    faces = [Detection(BOX, POINTS, 0.5), Detection(BOX.tolist(), POINTS.tolist(), 0.9)]
+    sorted_faces = find_detector(Returns(faces)).find(BLACK)
+    assert [face.score for face in sorted_faces] == [0.9, 0.5]
+    assert all(isinstance(face.box, np.ndarray) for face in sorted_faces)
+
+
+@pytest.mark.parametrize(
+    ("faces", "actual"),
+    [
+        (None, "NoneType"),
+        ([(BOX, POINTS, 0.9)], "tuple"),
+        ([Detection(BOX * np.nan, POINTS, 0.9)], "nan"),
+        ([Detection(BOX + 100, POINTS, 0.9)], "110"),
+        ([Detection(BOX[[2, 3, 0, 1]], POINTS, 0.9)], "40"),
+        ([Detection(BOX / 60, POINTS / 60, 0.9)], "0.16"),
+        ([Detection(BOX, POINTS * np.nan, 0.9)], "nan"),
+        ([Detection(BOX, np.zeros((68, 2)), 0.9)], r"\(5, 2\)"),
+        ([Detection(BOX, POINTS, 97.0)], "97"),
+        ([Detection(BOX, POINTS, float("nan"))], "nan"),
+        ([Detection(BOX, POINTS, 0.0)], "0"),
+    ],
+)
+def test_faces_of_an_object_that_are_none_are_an_error(faces: Any, actual: str) -> None:
+    with pytest.raises(FerVitError, match=rf"`Returns.find`.*{actual}"):
+        find_detector(Returns(faces)).find(BLACK)
+
+
+def test_a_class_is_no_detector() -> None:
+    with pytest.raises(FerVitError, match=r"`Returns\(\)`"):
+        find_detector(Returns)
+
+
 def test_the_second_look_is_for_yunet_alone(yunet: Path) -> None:
     class Ambiguous:
         def find(self, image: Image) -> list[Detection]:
