@@ -8,10 +8,10 @@ import os
 import shutil
 import sys
 import traceback
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from io import StringIO
 from itertools import groupby
@@ -24,20 +24,14 @@ import numpy as np
 from PIL import Image as Pil
 from tqdm import tqdm
 
+from fer_vit.app.findings import Findings
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, JobEvent, Task, resident_memory
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
-from fer_vit.face.image import (
-    UNREADABLE,
-    UNREADABLE_VIDEO,
-    ImageError,
-    check_size,
-    read_bytes,
-    read_image,
-)
-from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, PhotoInfo, no_faces
+from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
+from fer_vit.faces import Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURE_FIELDS, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
@@ -55,9 +49,7 @@ from fer_vit.visualization.parts import (
     choose_faces,
     classified_photo_parts,
 )
-from fer_vit.visualization.people import Watched
 from fer_vit.visualization.writer import ReportOptions, write_report
-from fer_vit.wording import counted, format_counts
 
 MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
 MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
@@ -70,15 +62,8 @@ CLIP_TOO_LONG = (
 # Suffixes of clips by FFmpeg's name of the format; others get .mp4.
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 
-REMEDIES = {  # what a user does about a status of a file
-    UNREADABLE: (
-        "is not a photo that fer-vit can open. Save it as JPEG or PNG, and choose it again."
-    ),
-    UNREADABLE_VIDEO: "is not a clip that fer-vit can open. Save it as MP4, and choose it again.",
-}
 EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
 SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
-MAX_NAMED_PEOPLE = 8  # of a clip, in a message
 JOB_FOLDER = Path("..")  # of a task's results, seen from its uploads
 
 load_cached = cache(load)
@@ -266,7 +251,7 @@ def join_rows(lines: Path, table: Path) -> None:
 
 def make_report(
     model: Recognizer,
-    findings: "Findings",
+    findings: Findings,
     options: PhotoOptions,
     warnings: Sequence[str],
     explain: bool,
@@ -381,121 +366,6 @@ def recognize_uploads(
         for faces in parts:
             infos = tuple(replace(info, index=index) for info in faces.infos)
             yield replace(faces, infos=infos)
-
-
-@dataclass
-class FileFaces:
-    """What was found in a photo or clip.
-
-    Attributes:
-        in_photo: How many faces of a photo have each expression.
-        of_people: How many faces of each person of a clip, by track, have each expression.
-        statuses: Of the photo, or of the frames.
-        rows: Number of its rows in the table.
-        faces: The faces of a photo; the faces of a clip are only counted.
-    """
-
-    in_photo: Counter[str] = field(default_factory=Counter)
-    of_people: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    statuses: set[str] = field(default_factory=set)
-    rows: int = 0
-    faces: Faces = field(default_factory=no_faces)
-
-    def add(self, faces: Faces) -> None:
-        """Adds the photo, or a frame of the clip, with its faces."""
-        (info,) = faces.infos
-        self.statuses.add(info.status)
-        self.rows += max(1, len(faces))
-        for face in faces:
-            label = face.label_smoothed or face.label
-            assert label is not None  # the recognizer has classified it
-            if face.track is None:
-                self.in_photo[label] += 1
-            else:
-                self.of_people[face.track][label] += 1
-        if info.frame is None:
-            self.faces = faces
-
-
-@dataclass
-class Findings:
-    """What was found in the files of a task.
-
-    Attributes:
-        clips: Which of the files are clips.
-        files: Photos and clips, by path.
-        people: The people in the clips.
-    """
-
-    clips: Sequence[Path]
-    files: dict[str, FileFaces] = field(default_factory=dict)
-    people: Watched = field(default_factory=Watched)
-
-    def note(self, photos: Iterable[Faces]) -> Iterator[Faces]:
-        """Yields each photo and frame, whose faces are noted before."""
-        for faces in photos:
-            (info,) = faces.infos
-            self.files.setdefault(info.path, FileFaces()).add(faces)
-            if Path(info.path) in self.clips:
-                self.people.add(faces)
-            yield faces
-
-    def faces_by_photo(self) -> dict[str, Faces]:
-        """Returns the faces of each file that is no clip, by path."""
-        photos = {}
-        for path, file in self.files.items():
-            if Path(path) not in self.clips:
-                photos[path] = file.faces
-        return photos
-
-    def messages(self) -> list[str]:
-        """Returns a sentence about the faces of each file that has some."""
-        messages = []
-        for name, file in self.files.items():
-            if file.in_photo:
-                messages.append(describe_photo(name, file.in_photo))
-            elif file.of_people:
-                messages.append(describe_clip(name, file.of_people))
-        return messages
-
-    def warnings(self) -> list[str]:
-        """Returns sentences about the files that have no face, or that cannot be read."""
-        warnings: list[str] = []
-        for name, file in self.files.items():
-            warnings += describe_problems(name, file)
-        return warnings
-
-
-def describe_photo(name: str, labels: Counter[str]) -> str:
-    """Returns a sentence about the faces of a photo, with the number of each label."""
-    return f"{name}: {counted(labels.total(), 'face')} ({format_counts(labels)})."
-
-
-def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
-    """Returns a sentence about the people of a clip, with the labels of each by track."""
-    tracks = sorted(people)
-    mostly = []
-    for track in tracks[:MAX_NAMED_PEOPLE]:
-        ((label, _),) = people[track].most_common(1)
-        mostly.append(f"person {track} mostly {label}")
-    if len(tracks) > MAX_NAMED_PEOPLE:
-        mostly.append(f"and {len(tracks) - MAX_NAMED_PEOPLE} more")
-    return f"{name}: {', '.join(mostly)}."
-
-
-def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
-    """Yields sentences about a photo or clip that has no face, or that cannot be read."""
-    has_face = bool(file.in_photo or file.of_people)
-    if not has_face and NO_FACE in file.statuses:
-        yield f"No face found in {name}."
-    for status in sorted(file.statuses - {OK, NO_FACE}):
-        if status in READ_STATUSES:
-            yield f"{name}: {status}."
-        elif file.rows == 1 and status in REMEDIES:
-            yield f"{name} {REMEDIES[status]}"
-        else:
-            part = " to its end" if file.rows > 1 else ""
-            yield f"{name} cannot be read{part}: {status}."
 
 
 def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:

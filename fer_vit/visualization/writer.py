@@ -32,11 +32,7 @@ from fer_vit.visualization.averages import (
     write_heads,
 )
 from fer_vit.visualization.charts import fixed_charts
-from fer_vit.visualization.evidence import (
-    ExplainOptions,
-    explain_faces,
-    explain_scores,
-)
+from fer_vit.visualization.evidence import ExplainOptions, explain_faces, explain_scores
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
 from fer_vit.visualization.parts import ReportFaces, video_parts
 from fer_vit.visualization.people import Video, Watched

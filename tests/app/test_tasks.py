@@ -25,6 +25,7 @@ from skimage.data import astronaut
 import fer_vit.face.image as image_file
 import fer_vit.predict.plot as plot
 from fer_vit.app import jobs, server, tasks
+from fer_vit.app.findings import REMEDIES
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import JobEvent, Task, Worker
 from fer_vit.app.tasks import (
@@ -137,7 +138,7 @@ def test_a_report_has_a_message_for_each_file(report: Report) -> None:
     assert re.findall(r"clip\.mp4|happiness|\d+ ", clip) == ["clip.mp4", "1 ", "happiness"]
     empty, text = report.events[0]["warnings"]
     assert "empty.png" in empty
-    assert text == f"text.jpg {tasks.REMEDIES[image_file.UNREADABLE]}"
+    assert text == f"text.jpg {REMEDIES[image_file.UNREADABLE]}"
 
 
 def test_a_report_counts_the_faces_that_it_explains(report: Report) -> None:

@@ -17,7 +17,7 @@ from PIL import Image
 from playwright.sync_api import expect
 from skimage.data import astronaut
 
-from fer_vit.app.tasks import REMEDIES
+from fer_vit.app.findings import REMEDIES
 from fer_vit.face.image import UNREADABLE
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.processes import PATIENCE, wait_until
