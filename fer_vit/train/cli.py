@@ -90,7 +90,7 @@ def next_command(cli: TrainCLI, best: str) -> str:
     if cli.task == "pretraining":
         return f"Next: {classifier_command(best)}"
     command = ["evaluate", str(cli.config.data.manifest), "--checkpoint", best]
-    name = class_name(cli.kind)
+    name = class_name(cli.task_class)
     if name:
         command += ["--model", name]
     return f"Next: fer-vit {shlex.join(command)}"
@@ -192,12 +192,12 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         FerVitError: An option is wrong, or the checkpoint is of another task.
     """
     given = read_words(words)
-    kind = TASKS.get(given.task or "", FERTask)
+    task_class = TASKS.get(given.task or "", FERTask)
     if given.model is not None:
-        kind = import_task(given.model)
-    if given.model is not None and given.task not in (None, task_of(kind)):
+        task_class = import_task(given.model)
+    if given.model is not None and given.task not in (None, task_of(task_class)):
         raise FerVitError(
-            f"Expected a task of {given.task}, but {given.model} is of {task_of(kind)}. "
+            f"Expected a task of {given.task}, but {given.model} is of {task_of(task_class)}. "
             "Leave out `--task`."
         )
 
@@ -208,17 +208,17 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     other_class = False
     if given.checkpoint:
         checkpoint = load_checkpoint(given.checkpoint)
-        kind = class_to_continue(checkpoint, given, kind)
-        other_class = checkpoint.get("task_class", "") != class_name(kind)
+        task_class = class_to_continue(checkpoint, given, task_class)
+        other_class = checkpoint.get("task_class", "") != class_name(task_class)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
         if verb == "fit":
             # of the run that is resumed in a new folder
             clear_remains_in(given.checkpoint.parent)
         options.append("--model.network.pretrained=false")
-        if task_of(kind) == "classification":
+        if task_of(task_class) == "classification":
             options.append("--model.init=null")
     options.append(f"--ckpt_path={given.checkpoint or 'null'}")
-    options.append(f"--task={given.task or task_of(kind)}")
+    options.append(f"--task={given.task or task_of(task_class)}")
 
     files = [Path(config).stem for config in given.configs if os.path.isfile(config)]
     cli = TrainCLI(
@@ -226,7 +226,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         args=options,
         name=files[0] if files else "default",
         settings=settings,
-        kind=kind,
+        task_class=task_class,
         other_class=other_class,
     )
     if checkpoint:  # before the run has a folder
@@ -235,11 +235,11 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
 
 
 def class_to_continue(
-    checkpoint: dict[str, Any], given: RunWords, kind: type[RegionViTModule]
+    checkpoint: dict[str, Any], given: RunWords, task_class: type[RegionViTModule]
 ) -> type[RegionViTModule]:
     """Returns the class that continues a checkpoint.
 
-    This is `kind` if the user has named a class, else FERTask or MaskedPretraining, as the
+    This is `task_class` if the user has named a class, else FERTask or MaskedPretraining, as the
     checkpoint requires.
 
     Raises:
@@ -248,8 +248,8 @@ def class_to_continue(
     pretraining = is_pretraining(checkpoint["hyper_parameters"])
     task: TaskName = "pretraining" if pretraining else "classification"
     if given.model is not None:
-        check_task(task, task_of(kind), given.checkpoint)
-        return kind
+        check_task(task, task_of(task_class), given.checkpoint)
+        return task_class
     if given.task is not None:
         check_task(task, given.task, given.checkpoint)
     trained_by = checkpoint.get("task_class")

@@ -85,8 +85,8 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
         task = task_class(**init_arguments(content["hyper_parameters"]))
         net = task.net
     if not isinstance(net, RegionViT):
-        kind = type(net).__name__
-        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {kind}.")
+        net_class = type(net).__name__
+        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {net_class}.")
     with errors_of_class(name, path):
         task.load_state_dict(content["state_dict"])
     check_finite(net.state_dict(), path)

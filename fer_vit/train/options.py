@@ -36,15 +36,15 @@ TASKS: dict[str, type[RegionViTModule]] = {  # by `TaskName`
 WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
 
 
-def task_of(kind: type[RegionViTModule]) -> TaskName:
+def task_of(task_class: type[RegionViTModule]) -> TaskName:
     """Returns the name of the task that a class trains."""
-    return "pretraining" if issubclass(kind, MaskedPretraining) else "classification"
+    return "pretraining" if issubclass(task_class, MaskedPretraining) else "classification"
 
 
-def has_no_default_network(kind: type[RegionViTModule]) -> bool:
+def has_no_default_network(task_class: type[RegionViTModule]) -> bool:
     """Returns whether None is the default of the network of a class, as of FERTask."""
     parser = LightningArgumentParser()
-    parser.add_lightning_class_args(kind, "model")
+    parser.add_lightning_class_args(task_class, "model")
     settings = parser.get_defaults().model
     return "network" in settings and settings.network is None
 
@@ -58,17 +58,17 @@ class TrainCLI(LightningCLI):
         args: list[str],
         name: str,
         settings: Namespace | None,
-        kind: type[RegionViTModule] = FERTask,
+        task_class: type[RegionViTModule] = FERTask,
         other_class: bool = False,
     ) -> None:
         self.verb = verb
-        self.other_class = other_class  # whether `settings` are of another class than `kind`
+        self.other_class = other_class  # whether `settings` are of another class than `task_class`
         self.settings = settings
-        self.kind = kind
-        self.task = task_of(kind)
+        self.task_class = task_class
+        self.task = task_of(task_class)
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
-            kind,
+            task_class,
             FaceDataModule,
             args=args,
             run=False,
@@ -93,15 +93,15 @@ class TrainCLI(LightningCLI):
         del defaults["trainer.callbacks"]  # LightningCLI adds them
         parser.set_defaults(defaults)
 
-        if has_no_default_network(self.kind):
+        if has_no_default_network(self.task_class):
             parser.add_class_arguments(
-                self.kind, "model", skip={"network"}, fail_untyped=False, sub_configs=True
+                self.task_class, "model", skip={"network"}, fail_untyped=False, sub_configs=True
             )
             parser.add_class_arguments(
                 RegionViTConfig, "model.network", default=asdict(DEFAULT_NETWORK), sub_configs=True
             )
         else:
-            parser.add_lightning_class_args(self.kind, "model")
+            parser.add_lightning_class_args(self.task_class, "model")
         parser.add_lightning_class_args(FaceDataModule, "data")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -125,8 +125,8 @@ class TrainCLI(LightningCLI):
         for name in needed:
             if f"model.{name}" not in options:
                 raise FerVitError(
-                    f"Expected {self.kind.__name__} to have the argument `{name}` of FERTask. "
-                    "Pass further options on: `def __init__(self, **options)`."
+                    f"Expected {self.task_class.__name__} to have the argument `{name}` of "
+                    "FERTask. Pass further options on: `def __init__(self, **options)`."
                 )
         options["model"].help = (
             "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
@@ -176,8 +176,8 @@ class TrainCLI(LightningCLI):
             del settings[name]
         if left_out:
             log_once(
-                f"{self.kind.__name__} has no option {', '.join(left_out)}: left out from the "
-                "settings of the checkpoint."
+                f"{self.task_class.__name__} has no option {', '.join(left_out)}: left out from "
+                "the settings of the checkpoint."
             )
 
     def before_instantiate_classes(self) -> None:
@@ -223,7 +223,7 @@ class TrainCLI(LightningCLI):
             super().instantiate_classes()
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
-            name = class_name(self.kind)
+            name = class_name(self.task_class)
             cause = f"{name} failed, or the" if name else "The"
             raise FerVitError(
                 f"{cause} configuration has a value of the wrong kind ({reason})."

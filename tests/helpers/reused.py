@@ -54,7 +54,7 @@ def reuse_parsers(patch: pytest.MonkeyPatch) -> None:
     built: dict[tuple[str, type], tuple[LightningArgumentParser, list[str], list[str]]] = {}
 
     def set_up(training: TrainCLI, *given: Any) -> None:
-        kind = training.verb, training.kind
+        kind = training.verb, training.task_class
         if kind not in built:
             build(training, *given)
             built[kind] = training.parser, [*training.parser.callback_keys], training.run_options

@@ -223,8 +223,8 @@ def test_a_backbone_that_does_not_fit_names_the_remedy(name: str, remedy: str) -
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
     data = SimpleNamespace(manifest=str(drawn / "a b.parquet"))
-    kind = MaskedPretraining if task == "pretraining" else FERTask
-    cli = SimpleNamespace(task=task, kind=kind, config=SimpleNamespace(data=data))
+    task_class = MaskedPretraining if task == "pretraining" else FERTask
+    cli = SimpleNamespace(task=task, task_class=task_class, config=SimpleNamespace(data=data))
     line = next_command(cli, "run 1/best.ckpt")
     words = shlex.split(line.removeprefix("Next: fer-vit "))
     if task == "pretraining":
