@@ -67,9 +67,9 @@ class Manifest:
         labels = read_labels(shards[0].location, head)
 
         tables = [SCHEMA.with_metadata(head.schema.metadata).empty_table()]
-        wanted = (None, *splits)  # a manifest in one file has no split
+        chosen_splits = (None, *splits)  # a manifest in one file has no split
         for shard in shards:
-            if shard.split in wanted:
+            if shard.split in chosen_splits:
                 tables.append(cls.read_shard(shard, labels).table)
         try:
             table = pa.concat_tables(tables, promote_options="default")

@@ -300,7 +300,7 @@ def write_manifest(
         "version": __version__,
     }
     if data_set_key:
-        meta["together"] = data_set_key
+        meta["together"] = data_set_key  # the metadata of all shards of a data set are compared
 
     # the columns of the reading, then those that only the tables in `more` have
     fields = list(SCHEMA)
@@ -365,10 +365,10 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 
     names = "\n".join(row.name for row in reading.rows)
     data_set_key = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()
-    with atomic_write(folder) as new:
+    with atomic_write(folder) as new_folder:
         for name, rows in tqdm(files.items(), "writing shards", unit="shards", disable=None):
             part = replace(reading, rows=rows)
-            write_manifest(new / name, part, source, "always", data_set_key)
+            write_manifest(new_folder / name, part, source, "always", data_set_key)
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:

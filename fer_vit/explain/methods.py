@@ -376,10 +376,11 @@ def blur(image: Tensor) -> Tensor:
 
 
 def region_sums(maps: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (E, B, S, S) by region, with boxes (B, R, 4): (E, B, R).
+    """Adds up the scores of pixels (E, B, S, S) by region: (E, B, R).
 
-    A pixel counts in the box that it lies deepest in, 0 being its edge and 1 its middle. Boxes that
-    it lies equally deep in, up to rounding, share it, so that a face and its mirror image agree.
+    Boxes (B, R, 4) of the regions are xyxy in pixels. A pixel counts in the box that it lies
+    deepest in; 0 is the edge of a box, and 1 its middle. Boxes that a pixel lies equally deep in,
+    up to rounding, share the pixel, so that a face and its mirror image agree.
     """
     start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1), x and y
     middle = (start + stop) / 2

@@ -71,7 +71,10 @@ def region_effects(
 
 
 def inside(boxes: Tensor, size: int) -> Tensor:
-    """Returns which pixels (B, 1, S, S) have their centre in a box (B, 4) of each face."""
+    """Returns which pixels (B, 1, S, S) have their centre in a box of each face.
+
+    Boxes (B, 4) are xyxy in pixels.
+    """
     centres = torch.arange(size, device=boxes.device) + 0.5
     left, top, right, bottom = boxes[:, :, None].unbind(1)  # (B, 1) each
     across = (centres >= left) & (centres < right)  # (B, S)

@@ -178,8 +178,8 @@ def no_autocast(values: Tensor) -> torch.autocast:
 def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
     """Returns which fractions of the rows and columns of a grid lie in each box (B, N, 4).
 
-    The grid has (rows, columns) cells with sides of `side` pixels; the result is (B, N, rows) and
-    (B, N, columns).
+    Boxes are xyxy in pixels from the corner of the grid. The grid has (rows, columns) cells with
+    sides of `side` pixels; the result is (B, N, rows) and (B, N, columns).
     """
 
     def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, N), (B, N) -> (B, N, cells)
@@ -341,9 +341,9 @@ def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
         # A token that no other attends to is missing, or dropped by hard attention: it does not
         # attend either.
         present = located.sum((1, 2)) > 0  # (B, T)
-        far = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
+        mean_distances = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
         num_present = present.sum(-1).clamp(min=1)[:, None]  # (B, 1)
-        means.append((far * present[:, None]).sum(-1) / num_present)
+        means.append((mean_distances * present[:, None]).sum(-1) / num_present)
     return torch.cat(maps, 1), torch.cat(means, 1)
 
 

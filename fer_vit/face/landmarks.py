@@ -94,10 +94,10 @@ def confirm_faces(
     """
     scores = np.array([face.score for face in faces])
     uncertain = are_uncertain(scores, sure_score)
-    seen = _look_at(image, faces)
-    is_face = (seen.logits >= MIN_FACE_LOGIT) | ~uncertain
+    looks = _look_at(image, faces)
+    is_face = (looks.logits >= MIN_FACE_LOGIT) | ~uncertain
     confirmed = []
-    for face, landmarks, keep in zip(faces, seen.landmarks, is_face.tolist(), strict=True):
+    for face, landmarks, keep in zip(faces, looks.landmarks, is_face.tolist(), strict=True):
         if keep:
             confirmed.append(face._replace(landmarks=landmarks))
     return confirmed

@@ -152,17 +152,21 @@ class RegionViT(nn.Module):
             return Tokens(x=self.vit.norm_pre(x), valid=None, centres=centres)
 
         # names and positions of regions
-        where = token_centres(boxes, self.layout.region_grid).flatten(1, 2)  # (B, R k^2, 2)
+        region_centres = token_centres(boxes, self.layout.region_grid)  # (B, R, k^2, 2)
+        region_centres = region_centres.flatten(1, 2)  # (B, R k^2, 2)
         present = valid.repeat_interleave(self.layout.tokens_per_region, dim=1)  # (B, R k^2)
+        positions = position_code(
+            self.config, region_centres, self.vit.embed_dim, self.patch_size
+        )  # (B, R k^2, D)
         regions = regions + self.region_embed.name_codes()
-        regions = regions + position_code(self.config, where, self.vit.embed_dim, self.patch_size)
+        regions = regions + positions
         regions = self.vit.pos_drop(regions.masked_fill(~present[..., None], 0.0))
 
         always = present.new_ones(x.shape[0], x.shape[1])  # (B, prefix + N)
         return Tokens(
             x=self.vit.norm_pre(torch.cat([x, regions], dim=1)),  # (B, T, D)
             valid=torch.cat([always, present], dim=1),  # (B, T)
-            centres=torch.cat([centres, where], dim=1),  # (B, T, 2)
+            centres=torch.cat([centres, region_centres], dim=1),  # (B, T, 2)
         )
 
     def _place_patches(self, patches: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,8 +266,8 @@ class RegionViT(nn.Module):
         device = self.centres.device
         offset = torch.tensor(possible, device=device).float().log()
         if prior is not None:
-            new, old = torch.tensor([prior, self.settings.prior], device=device).log()
-            offset = offset + self.settings.temperature * (new - old)
+            new_log, old_log = torch.tensor([prior, self.settings.prior], device=device).log()
+            offset = offset + self.settings.temperature * (new_log - old_log)
         elif self.offset is not None:
             offset = offset + self.offset
         self.changed_offset = offset

@@ -105,8 +105,8 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
         if suffix not in PLOT_SUFFIXES:
             suffixes = ", ".join(PLOT_SUFFIXES)
             raise FerVitError(f"Expected a file that ends in {suffixes}, but got {file}.")
-        with atomic_write(Path(file)) as new:
-            rendering.save_figure(figure, new, suffix)
+        with atomic_write(Path(file)) as new_file:
+            rendering.save_figure(figure, new_file, suffix)
     return Pil.fromarray(rendering.rasterize(figure))
 
 

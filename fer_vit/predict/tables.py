@@ -138,11 +138,11 @@ def predict_folder(
         )
         summary = written.summary
 
-    missing = sum(not path.exists() for path in plan)
-    if missing:
+    num_missing = sum(not path.exists() for path in plan)
+    if num_missing:
         return (
-            f"{summary}\n{outputs.table}: {len(plan) - missing:,} of {len(plan):,} tables exist. "
-            "Other processes, or the same command, write the rest."
+            f"{summary}\n{outputs.table}: {len(plan) - num_missing:,} of {len(plan):,} tables "
+            "exist. Other processes, or the same command, write the rest."
         )
     checked |= check_written_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:

@@ -32,11 +32,11 @@ def few_threads(faces: int) -> Iterator[None]:
         yield
         return
     with _TorchThreads.lock:
-        before = torch.get_num_threads()
+        threads_before = torch.get_num_threads()
         if not _TorchThreads.users:
-            _TorchThreads.threads = before
-        elif before == 1:  # a thread that began while another one computes
-            before = _TorchThreads.threads
+            _TorchThreads.threads = threads_before
+        elif threads_before == 1:  # a thread that began while another one computes
+            threads_before = _TorchThreads.threads
         _TorchThreads.users += 1
         torch.set_num_threads(1)
     try:
@@ -44,7 +44,7 @@ def few_threads(faces: int) -> Iterator[None]:
     finally:
         with _TorchThreads.lock:
             _TorchThreads.users -= 1
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads_before)
 
 
 def _after_fork() -> None:

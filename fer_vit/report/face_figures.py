@@ -293,9 +293,11 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
     below = LINE_HEIGHT * (text.count("\n") + 1.5)
     step = LINE_HEIGHT * (1.2 if all(label.bar is None for label in labels) else 1.9)
     above = max(0.0, step * (len(labels) - 1) + 2 * LINE_HEIGHT - photo_height)  # for many names
-    whole = above + photo_height + below
-    figure = Figure(figsize=(FIGURE_WIDTH, whole), dpi=FIGURE_DPI)
-    axes = figure.add_axes((0, below / whole, photo_width / FIGURE_WIDTH, photo_height / whole))
+    whole_height = above + photo_height + below
+    figure = Figure(figsize=(FIGURE_WIDTH, whole_height), dpi=FIGURE_DPI)
+    axes = figure.add_axes(
+        (0, below / whole_height, photo_width / FIGURE_WIDTH, photo_height / whole_height)
+    )
     axes.imshow(
         zoomed.photo.mean(2), cmap="gray", vmin=-130, vmax=255, extent=(0, width, height, 0)
     )
@@ -315,7 +317,12 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
     for label, y in zip(rows, heights, strict=True):
         _margin_label(axes, label, width, y, pixels_per_inch)
     figure.text(
-        0.01, 0.2 * LINE_HEIGHT / whole, text, fontsize=FONT_POINTS, va="bottom", parse_math=False
+        0.01,
+        0.2 * LINE_HEIGHT / whole_height,
+        text,
+        fontsize=FONT_POINTS,
+        va="bottom",
+        parse_math=False,
     )
     return figure, axes
 

@@ -83,9 +83,9 @@ def save_face(
     (photos / name).with_suffix(".png").write_bytes(maps)
 
     if view.face.face == 1 and view.box is not None and view.face.track is None:
-        whole = Pil.fromarray(view.photo)
-        whole.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
-        whole.save(photos / f"{number - 1:06d}-whole.jpg", quality=JPEG_QUALITY)
+        whole_photo = Pil.fromarray(view.photo)
+        whole_photo.thumbnail((WHOLE_SIDE, WHOLE_SIDE))
+        whole_photo.save(photos / f"{number - 1:06d}-whole.jpg", quality=JPEG_QUALITY)
 
     data = face_data(close_up, evidence, regions)
     data["image"] = f"photos/{name}"

@@ -99,9 +99,9 @@ def round_numbers(low: float, high: float) -> list[float]:
         step = factor * power
         if step >= min_step * (1 - 1e-9):
             break
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [multiple * step for multiple in range(first, last + 1)]
+    first_multiple = math.ceil(low / step - 1e-9)
+    last_multiple = math.floor(high / step + 1e-9)
+    return [multiple * step for multiple in range(first_multiple, last_multiple + 1)]
 
 
 def tick_text(value: float, form: str) -> str:

@@ -88,8 +88,8 @@ def _draw_agreement(panel: Axes, value: Array, truth: Array) -> None:
 def _draw_roc(panel: Axes, value: Array, true: Mask) -> None:
     """Draws the hits over the false alarms of every threshold for values (N,)."""
     order = np.argsort(-value, kind="stable")
-    last = np.append(np.diff(value[order]) != 0, True)  # of equal values
-    hits = true[order].cumsum()[last] / true.sum()
-    alarms = (~true[order]).cumsum()[last] / (~true).sum()
+    is_last = np.append(np.diff(value[order]) != 0, True)  # of equal values
+    hits = true[order].cumsum()[is_last] / true.sum()
+    alarms = (~true[order]).cumsum()[is_last] / (~true).sum()
     panel.plot([0, 1], [0, 1], color=FAINT_COLOUR, linewidth=1)
     panel.plot(np.append(0, alarms), np.append(0, hits), color=ACCENT_COLOUR)

@@ -131,15 +131,15 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
         with _LimitedFile(archive) as file, _open_zip(file, archive) as opened:
             entries = opened.infolist()
             _check_entries(entries, archive)
-            wanted = []
+            to_unpack = []
             for entry in entries:
                 reason = _reason_left_out(entry)
                 if reason is None:
-                    wanted.append(entry)
+                    to_unpack.append(entry)
                 else:
                     left_out[reason] += 1
-            _check_room(sum(entry.file_size for entry in wanted), archive, folder, out)
-            for entry in wanted:
+            _check_room(sum(entry.file_size for entry in to_unpack), archive, folder, out)
+            for entry in to_unpack:
                 try:
                     opened.extract(entry, folder)
                 except OSError as error:

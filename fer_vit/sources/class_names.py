@@ -20,12 +20,12 @@ def class_notes(reading: Reading) -> list[str]:
     notes = []
     # FairFace has no label in any split
     if train and reading.has_labels:
-        missing = [name for name in reading.labels if counts[name] == 0]
-        single = [name for name in reading.labels if counts[name] == 1]
-        if missing:
-            notes.append(f"No training image of {list_names(missing, limit=8)}.")
-        if single:
-            notes.append(f"Only one training image of {list_names(single, limit=8)}.")
+        without_images = [name for name in reading.labels if counts[name] == 0]
+        with_one_image = [name for name in reading.labels if counts[name] == 1]
+        if without_images:
+            notes.append(f"No training image of {list_names(without_images, limit=8)}.")
+        if with_one_image:
+            notes.append(f"Only one training image of {list_names(with_one_image, limit=8)}.")
 
     for first, second in similar_names(reading.labels):
         if second in reading.labels:

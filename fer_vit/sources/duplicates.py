@@ -59,7 +59,7 @@ def thumbnail(image: Image) -> bytes:
 
 
 def close_up(image: Image, box: Array) -> CloseUp | None:
-    """Returns a face with box (4,) and half the box around it.
+    """Returns the close-up of a face: its box (4,), xyxy in pixels, and half of it around.
 
     None for a face that fills the image (H, W, 3), and for an image that is no larger than a
     close-up: such an image is the crop of a face.
@@ -210,8 +210,8 @@ def _notes(
     if repeats:
         counts = Counter(label_text(row) for row in repeats)
         classes = ", ".join(f"{number:,} of {name}" for name, number in counts.most_common())
-        done = "left out of train" if duplicates == "drop" else "kept in train"
-        notes.append(f"Near-duplicates of val or test images, {done}: {classes}.")
+        outcome = "left out of train" if duplicates == "drop" else "kept in train"
+        notes.append(f"Near-duplicates of val or test images, {outcome}: {classes}.")
     count = len(result.conflicts)
     if count:
         shown = result.conflicts[:SHOWN_PAIRS]

@@ -274,8 +274,8 @@ def _check_persons(places: Sequence[Place]) -> None:
     classes_are_known = 2 * len(known_classes) >= len(persons)
 
     # persons that are named like classes
-    known = {canonical(name) for name in names} & set(EXPRESSIONS)
-    like_classes = len(known) >= 2 and 2 * len(known) >= len(names)
+    named_like_classes = {canonical(name) for name in names} & set(EXPRESSIONS)
+    like_classes = len(named_like_classes) >= 2 and 2 * len(named_like_classes) >= len(names)
 
     # every class has the same few folders, whose names do not look like persons
     crossed = len(persons) > 1 and all(of_class == names for of_class in persons.values())

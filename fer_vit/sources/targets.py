@@ -271,17 +271,17 @@ def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
 
     None: all are read.
     """
-    read = {PATH, *DESCRIBING} | {column.name for column in columns}
-    names = [name for name in table.names if name not in read]
+    used = {PATH, *DESCRIBING} | {column.name for column in columns}
+    names = [name for name in table.names if name not in used]
     if not names:
         return None
-    known = list(DESCRIBING)
+    known_names = list(DESCRIBING)
     for head in HEADS.values():
-        known += head.outputs
+        known_names += head.outputs
     note = f"{table.path.name}: columns that are no targets are not read: "
     note += f"{list_names(names, limit=8)}."
     for name in names:
-        hint = suggest(name, known)
+        hint = suggest(name, known_names)
         if hint:
             note += f" `{printable(name)}`:{hint}"
     return note
