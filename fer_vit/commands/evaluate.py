@@ -10,11 +10,12 @@ import numpy as np
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
+from fer_vit.errors import printable
 from fer_vit.evaluation.altered import score_altered
+from fer_vit.evaluation.evaluated import UnpredictedFaces
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.inputs import (
     Conditions,
-    Images,
     check_group_columns,
     check_needs,
     open_faces,
@@ -31,6 +32,7 @@ from fer_vit.evaluation.join import (
 from fer_vit.evaluation.outputs import compare_heads, evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.evaluation.results_json import evaluation_json
+from fer_vit.evaluation.robustness import read_altered
 from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
@@ -142,11 +144,12 @@ def evaluate(
         if all_faces.heads:
             compared_heads = compare_heads(all_faces, second, against)
 
-    notes = [
+    lines = [
         *faces.notes,
         *describe_groups(all_faces, by),
         *describe_faceless(all_faces, by),
     ]
+    notes = [printable(line) for line in lines]
     evaluation = evaluate_faces(faces, by, other_probabilities)
     evaluation = replace(
         evaluation,
@@ -156,14 +159,14 @@ def evaluate(
     )
     if notes:
         LOGGER.warning("\n".join(notes))
-    if robustness and isinstance(opened, Images):
+    if robustness and isinstance(opened, UnpredictedFaces):
         measured = all_faces if all_faces.heads else faces
         manifest = opened.manifest
         chosen = manifest.select(np.isin(np.arange(len(manifest)), measured.rows))
-        altered = conditions.alter(opened.model, chosen)
+        altered = read_altered(opened.model, chosen, merge=opened.merge)
         other_altered = None
-        if isinstance(second_opened, Images):
-            other_altered = conditions.alter(second_opened.model, chosen)
+        if isinstance(second_opened, UnpredictedFaces):
+            other_altered = read_altered(second_opened.model, chosen, merge=second_opened.merge)
         evaluation = score_altered(evaluation, measured, altered, other_altered)
     LOGGER.info(write_results(output, facts, evaluation, faces, other_probabilities, overwrite))
     return evaluation_json(evaluation)

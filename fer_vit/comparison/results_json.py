@@ -40,15 +40,15 @@ def results_json(
     content["designs"] = designs_json(study)
     for outcome in results.outcomes:
         content[outcome.kind.title] = outcome_json(outcome)
-    content["ICC(1)"] = plain_estimates(results.intraclass)
+    content["ICC(1)"] = results.intraclass
     if results.mixed is not None:
         content["mixed model"] = differences_json(results.mixed)
         content["mixed model, missing"] = missing_json(results.mixed)
     if study.rest:
         content["without rest"] = [*study.without_rest]
     if results.courses and results.courses.synchrony:
-        content["synchrony"] = plain_estimates(results.courses.synchrony)
-    return content
+        content["synchrony"] = results.courses.synchrony
+    return plain_estimates(content)
 
 
 def counts_json(counts: ConditionCounts) -> dict[str, int]:
@@ -77,7 +77,7 @@ def designs_json(study: Study) -> dict[str, Any]:
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """Returns the results of measures of one kind."""
     return {
-        "means": plain_estimates(outcome.means),
+        "means": outcome.means,
         "differences": differences_json(outcome.comparisons),
         "missing": missing_json(outcome.comparisons),
     }
@@ -107,7 +107,7 @@ def numbers_json(comparison: ContrastTest[TTest]) -> dict[str, Any]:
     """Returns the numbers of a test."""
     test = comparison.test
     numbers: dict[str, Any] = {
-        "difference": test.difference.numbers,
+        "difference": test.difference,
         "t": test.t,
         "df": test.df,
         "p": test.p,

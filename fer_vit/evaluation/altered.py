@@ -33,7 +33,7 @@ def score_altered(
     """
     robustness: Mapping[str, AlteredMean] = {}
     if faces.targets is not None:
-        labelled = faces.with_label()
+        labelled = faces.take(faces.labelled)
         assert labelled.targets is not None
         truth = labelled.targets.argmax(1)
         hits = altered.hits(truth, faces.labelled)

@@ -104,7 +104,7 @@ class EvaluatedFaces:
     rows: IntArray  # (N,), the index in the manifest or table
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
-    notes: tuple[str, ...] = ()  # what was assumed and left out in reading
+    notes: tuple[str, ...] = ()  # what was assumed and left out in reading; not `printable`
     heads: dict[str, HeadOutputs] = field(default_factory=dict)  # further heads with targets
 
     def take(self, which: NDArray[Any]) -> "EvaluatedFaces":
@@ -179,10 +179,94 @@ class EvaluatedFaces:
         return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
 
 
-def match_labels(
+@dataclass(frozen=True, eq=False)
+class UnpredictedFaces:
+    """N faces of a manifest, and the model that will predict them as C expressions."""
+
+    manifest: Manifest
+    model: Recognizer
+    merge: Merge | None  # of the labels of the model
+    labels: list[str]  # the expressions, after the merge
+    targets: Array | None  # (N, C), as of `EvaluatedFaces`
+
+    @property
+    def paths(self) -> Objects:
+        """The image of each face (N,)."""
+        return as_objects(self.manifest.image_names())
+
+    @property
+    def columns(self) -> Columns:
+        """The columns by which faces can be grouped, as far as the manifest has them."""
+        columns = self.manifest.describing_columns()
+        return {name: as_objects(cells) for name, cells in columns.items()}
+
+    @property
+    def has_ambiguous(self) -> bool:
+        """Whether predictions add the column `ambiguous`.
+
+        It is of prediction sets, which are calibrated for the labels and the prior of the model.
+        """
+        return bool(self.model.thresholds) and self.merge is None
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether a face has a label, or a target of an output of the model."""
+        targets = self.manifest.target_values()
+        return self.manifest.has_labels or not {*targets}.isdisjoint(self.model.outputs)
+
+    def predict(self) -> EvaluatedFaces:
+        """Predicts the faces."""
+        # what the manifest has
+        columns = self.columns
+        head_targets = self.manifest.target_values()
+        # a face that was taken whole has landmarks, but a score of 0
+        has_landmarks = ~np.isnan(self.manifest.landmarks()[:, 0, 0])
+        has_score = np.array(self.manifest.column("score"), float) != 0
+
+        # what the model reads
+        dataset = FaceDataset(self.manifest, self.model.crop_spec)
+        rows = range(len(self.manifest))
+        batches = face_batches(dataset, rows, FACES_PER_PASS, self.model.device)
+        read = [self.model.read(batch) for batch in batches]
+        probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
+        if self.merge is not None:
+            _, matrix = merge_names(self.model.labels, self.merge)
+            probabilities = merge_probabilities(probabilities, matrix)
+        if self.has_ambiguous:
+            ambiguous = in_set(probabilities, self.model.thresholds).sum(1) != 1
+            columns["ambiguous"] = as_objects(ambiguous.tolist())
+        values = np.concatenate([part.outputs for part in read])  # (N, K)
+        outputs = dict(zip(self.model.outputs, values.T, strict=True))
+
+        missing_outputs = [name for name in head_targets if name not in outputs]
+        notes = []
+        if missing_outputs:
+            heads = []
+            for head, names in outputs_of(missing_outputs).items():
+                heads.append(f"{head} ({len(names)})")
+            notes.append(
+                f"{self.manifest.path}: targets without outputs of {self.model.name} are not "
+                f"measured: {', '.join(heads)}."
+            )
+        return EvaluatedFaces(
+            labels=self.labels,
+            paths=self.paths,
+            probabilities=probabilities,
+            detected=has_landmarks & has_score,
+            targets=self.targets,
+            columns=columns,
+            rows=np.arange(len(self.manifest)),
+            picture=self.manifest.image,
+            facts=self.model.conditions,
+            heads=pair_outputs(outputs, head_targets),
+            notes=tuple(notes),
+        )
+
+
+def open_manifest(
     model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> tuple[list[str], Array | None]:
-    """Returns the labels of a model after a merge (C), and the votes of N faces for them (N, C).
+) -> UnpredictedFaces:
+    """Returns the faces of one split, once the model can predict them and has their labels.
 
     Arguments and errors as for `predict_manifest`.
     """
@@ -191,24 +275,11 @@ def match_labels(
             f"Expected faces in the {split} split of {manifest.path}, but got none. "
             "Name another `--split`."
         )
-    labels = merged_labels(model, merge)
-    return labels, manifest.model_targets(labels)
-
-
-def merged_labels(model: Recognizer, merge: Merge | None) -> list[str]:
-    """Returns the labels of a model after a merge; raises FerVitError as `merge_names`."""
-    if merge is None:
-        return model.labels
-    names, _ = merge_names(model.labels, merge)
-    return list(names)
-
-
-def has_ambiguous(model: Recognizer, merge: Merge | None) -> bool:
-    """Returns whether `predict_manifest` adds the column `ambiguous`.
-
-    It is of prediction sets, which are calibrated for the labels and the prior of the model.
-    """
-    return bool(model.thresholds) and merge is None
+    labels = model.labels
+    if merge is not None:
+        names, _ = merge_names(model.labels, merge)
+        labels = list(names)
+    return UnpredictedFaces(manifest, model, merge, labels, manifest.model_targets(labels))
 
 
 def predict_manifest(
@@ -225,48 +296,4 @@ def predict_manifest(
     Raises:
         FerVitError: There is no face, or a label is missing or unknown.
     """
-    labels, targets = match_labels(model, manifest, split, merge)
-
-    # what the manifest has
-    paths = as_objects(manifest.image_names())
-    columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
-    targets_of_heads = manifest.target_values()
-    # a face that was taken whole has landmarks, but a score of 0
-    has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
-    has_score = np.array(manifest.column("score"), float) != 0
-
-    # what the model reads
-    dataset = FaceDataset(manifest, model.crop_spec)
-    batches = face_batches(dataset, range(len(manifest)), FACES_PER_PASS, model.device)
-    read = [model.read(batch) for batch in batches]
-    probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
-    if merge is not None:
-        _, matrix = merge_names(model.labels, merge)
-        probabilities = merge_probabilities(probabilities, matrix)
-    if has_ambiguous(model, merge):
-        ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
-        columns["ambiguous"] = as_objects(ambiguous.tolist())
-    values = np.concatenate([part.outputs for part in read])  # (N, K)
-    by_column = dict(zip(model.outputs, values.T, strict=True))
-
-    missing_outputs = [name for name in targets_of_heads if name not in by_column]
-    notes = []
-    if missing_outputs:
-        heads = [f"{head} ({len(names)})" for head, names in outputs_of(missing_outputs).items()]
-        notes.append(
-            f"{manifest.path}: targets without outputs of {model.name} are not measured: "
-            f"{', '.join(heads)}."
-        )
-    return EvaluatedFaces(
-        labels=labels,
-        paths=paths,
-        probabilities=probabilities,
-        detected=has_landmarks & has_score,
-        targets=targets,
-        columns=columns,
-        rows=np.arange(len(manifest)),
-        picture=manifest.image,
-        facts=model.conditions,
-        heads=pair_outputs(by_column, targets_of_heads),
-        notes=tuple(notes),
-    )
+    return open_manifest(model, manifest, split, merge).predict()

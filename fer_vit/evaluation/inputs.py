@@ -3,23 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.evaluation.evaluated import (
-    Columns,
     EvaluatedFaces,
-    has_ambiguous,
-    match_labels,
-    merged_labels,
-    predict_manifest,
+    UnpredictedFaces,
+    open_manifest,
 )
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import read_predictions
-from fer_vit.evaluation.robustness import AlteredFaces, read_altered
-from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import is_owned
 from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
@@ -28,41 +23,8 @@ from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
 
-
-class Images(NamedTuple):
-    """The faces of a manifest, and the model that will predict them."""
-
-    manifest: Manifest
-    model: Recognizer
-    merge: Merge | None  # of the labels of the model
-
-    @property
-    def paths(self) -> Objects:
-        """The image of each face (N,)."""
-        return as_objects(self.manifest.image_names())
-
-    @property
-    def columns(self) -> Columns:
-        """The columns by which faces can be grouped, as far as the manifest has them."""
-        return {
-            name: as_objects(cells) for name, cells in self.manifest.describing_columns().items()
-        }
-
-    @property
-    def labels(self) -> list[str]:
-        """The expressions, after the merge."""
-        return merged_labels(self.model, self.merge)
-
-    @property
-    def later_columns(self) -> list[str]:
-        """The columns to group by that predictions will add."""
-        return ["ambiguous"] if has_ambiguous(self.model, self.merge) else []
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether a face has a label, or a target of an output of the model."""
-        targets = self.manifest.target_values()
-        return self.manifest.has_labels or not {*targets}.isdisjoint(self.model.outputs)
+# The faces of a table, or of a manifest that is predicted later.
+OpenedFaces: TypeAlias = EvaluatedFaces | UnpredictedFaces
 
 
 @dataclass(frozen=True)
@@ -108,19 +70,18 @@ class Conditions:
 
     def open(
         self, manifest: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
-    ) -> Images:
+    ) -> UnpredictedFaces:
         """Loads a model that can predict a manifest, and has its labels.
 
         `network` replaces what `checkpoint` names; see `commands.find_network`.
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         merge = self.merge_for(model, manifest)
-        match_labels(model, manifest, self.chosen_split, merge)
-        return Images(manifest, model, merge)
+        return open_manifest(model, manifest, self.chosen_split, merge)
 
-    def predict(self, images: Images, checkpoint: str | None) -> EvaluatedFaces:
+    def predict(self, unpredicted: UnpredictedFaces, checkpoint: str | None) -> EvaluatedFaces:
         """Predicts a manifest; `checkpoint` is the option that names the model."""
-        faces = predict_manifest(images.model, images.manifest, self.chosen_split, images.merge)
+        faces = unpredicted.predict()
         facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
@@ -129,10 +90,6 @@ class Conditions:
         if changes:
             facts["merge"] = ", ".join(changes)
         return replace(faces, facts=facts | faces.facts)
-
-    def alter(self, model: Recognizer, manifest: Manifest) -> AlteredFaces:
-        """Returns what a model reads from altered images."""
-        return read_altered(model, manifest, merge=self.merge_for(model, manifest))
 
     def merge_for(self, model: Recognizer, manifest: Manifest) -> Merge | None:
         """Returns how a model's labels are merged; None if it has the manifest's labels."""
@@ -147,7 +104,7 @@ def open_faces(
     labels: Path | None,
     conditions: Conditions,
     network: str | RegionViT | None = None,
-) -> EvaluatedFaces | Images:
+) -> OpenedFaces:
     """Reads a table of predictions, or a manifest and its model, which predicts it later.
 
     `network` replaces what `checkpoint` names; see `commands.find_network`.
@@ -175,13 +132,11 @@ def open_faces(
     return conditions.open(manifest, checkpoint, network)
 
 
-def open_other(
-    against: str, faces: EvaluatedFaces | Images, conditions: Conditions
-) -> EvaluatedFaces | Images:
+def open_other(against: str, faces: OpenedFaces, conditions: Conditions) -> OpenedFaces:
     """Returns the faces of another table, or another model for the same manifest."""
     if is_predictions(Path(against)):
         return read_predictions(Path(against))
-    if not isinstance(faces, Images):
+    if not isinstance(faces, UnpredictedFaces):
         raise FerVitError(
             f"{against} is no table, and a model needs images. Name a manifest, or another table."
         )
@@ -189,10 +144,10 @@ def open_other(
 
 
 def predict_faces(
-    faces: EvaluatedFaces | Images, checkpoint: str | None, conditions: Conditions
+    faces: OpenedFaces, checkpoint: str | None, conditions: Conditions
 ) -> EvaluatedFaces:
     """Returns the faces of a table, or predicts the faces of a manifest."""
-    if isinstance(faces, Images):
+    if isinstance(faces, UnpredictedFaces):
         return conditions.predict(faces, checkpoint)
     return faces
 
@@ -212,7 +167,10 @@ def check_columns(data: Path, faces: EvaluatedFaces, names: Sequence[str]) -> No
 
 
 def check_group_columns(
-    data: Path, faces: EvaluatedFaces | Images, columns: Collection[str], names: Sequence[str]
+    data: Path,
+    faces: OpenedFaces,
+    columns: Collection[str],
+    names: Sequence[str],
 ) -> None:
     """Raises FerVitError when a column to group by is missing.
 
@@ -223,16 +181,16 @@ def check_group_columns(
         names: The columns to group by.
     """
     given = [*columns]
-    if isinstance(faces, Images):
-        given += faces.later_columns
+    if isinstance(faces, UnpredictedFaces) and faces.has_ambiguous:
+        given.append("ambiguous")
     for name in names:
         if name not in given:
             raise _no_column(name, data, faces, columns)
 
 
-def check_needs(faces: EvaluatedFaces | Images, *, against: bool, robustness: bool) -> None:
+def check_needs(faces: OpenedFaces, *, against: bool, robustness: bool) -> None:
     """Raises FerVitError when there are no labels or images, but an option needs them."""
-    if isinstance(faces, Images):
+    if isinstance(faces, UnpredictedFaces):
         has_truth = faces.has_truth
     else:
         has_truth = faces.targets is not None or bool(faces.heads)
@@ -245,19 +203,18 @@ def check_needs(faces: EvaluatedFaces | Images, *, against: bool, robustness: bo
         raise FerVitError(
             "`--robustness` needs labels, or targets of further heads. Prepare with either."
         )
-    if robustness and not isinstance(faces, Images):
+    if robustness and not isinstance(faces, UnpredictedFaces):
         raise FerVitError(
             "`--robustness` needs images, and there is only a table. Name a manifest."
         )
 
 
 def _no_column(
-    column: str, data: Path, faces: EvaluatedFaces | Images, columns: Collection[str]
+    column: str, data: Path, faces: OpenedFaces, columns: Collection[str]
 ) -> FerVitError:
     """Returns the error of a missing column; of a table, it names the columns of the user."""
-    hint = suggest(column, columns)
     names = list(columns)
-    if isinstance(faces, Images):
+    if isinstance(faces, UnpredictedFaces):
         known = f"It has {known_names(column, names)}."
     else:
         added = [name for name in names if not is_owned(name, faces.labels)]
@@ -265,6 +222,7 @@ def _no_column(
         if added:
             known += f"; others are {known_names(column, added)}"
         known += "."
+    hint = suggest(column, columns)
     return FerVitError(
         f"There is no column `{column}` in {data}.{hint} {known} `--columns` adds a table."
     )

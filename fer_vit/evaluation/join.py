@@ -11,7 +11,7 @@ import numpy as np
 
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, printable, short
+from fer_vit.errors import FerVitError, short
 from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
 from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import is_output, is_owned
@@ -56,7 +56,7 @@ def add_labels(faces: EvaluatedFaces, path: Path, split: Split) -> EvaluatedFace
         if name in known.columns:
             outputs[name] = known.columns[name].astype(float)
         else:
-            missing_outputs.append(printable(name))
+            missing_outputs.append(name)
     if missing_outputs:
         missing = short(", ".join(missing_outputs))
         notes.append(f"{path.name}: the predictions have no {missing}.")
@@ -127,11 +127,11 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
     without_row = set(images[row < 0])
     if without_row:
         count = f"{len(without_row):,} of {len(set(images)):,} images"
-        example = printable(short(min(without_row)))
+        example = short(min(without_row))
         notes.append(f"{path.name}: no row for {count}, for example {example}.")
     unused = np.setdiff1d(np.arange(len(paths)), row)
     if len(unused):
-        example = printable(short(paths[unused[0]]))
+        example = short(paths[unused[0]])
         notes.append(
             f"{path.name}: {len(unused):,} of {len(paths):,} rows name no predicted image, for "
             f"example {example}."
@@ -195,7 +195,7 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
         if missing:
             notes.append(f"`{column}` is missing for {missing:,} of {len(cells):,} faces.")
         for group in look_alikes(counts):
-            sizes = Counter({f"`{printable(name)}`": counts[name] for name in group})
+            sizes = Counter({f"`{name}`": counts[name] for name in group})
             notes.append(
                 f"`{column}` has similar names, which count as different: {format_counts(sizes)}."
             )

@@ -133,14 +133,14 @@ def _describe_rows(
     if not predicted.all():
         status = columns.get("status", np.full(len(predicted), None))
         counts = Counter(str(cell or "no status") for cell in status[~predicted])
-        known = printable(format_counts(counts, 5))
+        known = format_counts(counts, 5)
         notes.append(
             f"{path.name}: {(~predicted).sum():,} of {len(predicted):,} rows have no face and are "
             f"left out ({known})."
         )
     for name, values in _origins(columns).items():
         if len(values) > 1 and name != "predicted_on":
-            shown = printable(short(", ".join(values)))
+            shown = short(", ".join(values))
             notes.append(f"{path.name}: its rows have {len(values)} values of `{name}`: {shown}.")
     if SMOOTHED_LABEL in columns and "seconds" in columns:
         in_clip = predicted & ~is_missing(columns["seconds"])
@@ -213,8 +213,8 @@ def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list
     original, name = copies[0]
     return [
         f"{path.name}: {len(copies):,} photos or clips have the same rows as one of the same file "
-        f"name in another folder, for example {printable(short(name))} and "
-        f"{printable(short(original))}. If they are one file, delete its second rows."
+        f"name in another folder, for example {short(name)} and "
+        f"{short(original)}. If they are one file, delete its second rows."
     ]
 
 

@@ -13,7 +13,8 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import cards, inference, inputs
+from fer_vit.evaluation import cards, inference
+from fer_vit.evaluation.evaluated import UnpredictedFaces
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -262,7 +263,7 @@ def test_a_wrong_option_ends_before_a_manifest_is_predicted(
     capsys: pytest.CaptureFixture,
 ) -> None:
     predicted = []
-    monkeypatch.setattr(inputs, "predict_manifest", lambda *_: predicted.append(1))
+    monkeypatch.setattr(UnpredictedFaces, "predict", predicted.append)
     command = ("evaluate", drawn / "faces.parquet", "--checkpoint", checkpoint)
     assert named in fails(capsys, *command, *words, "--output", tmp_path / "new")
     assert predicted == []

@@ -4,6 +4,7 @@ from fer_vit.comparison.kinds import share_kind
 from fer_vit.comparison.results import ContrastTest, ContrastWithoutTest, Outcome
 from fer_vit.comparison.results_json import differences_json, numbers_json, outcome_json
 from fer_vit.comparison.statistics import Difference, MeansTest, PersonMean, TTest
+from fer_vit.report.estimate import plain_estimates
 
 DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, num_persons=8)
 DIFFERENCE_KEYS = {"mean": 0.2, "low": 0.1, "high": 0.3, "persons": 8}
@@ -22,7 +23,7 @@ def test_numbers_json_of_a_test_of_means() -> None:
         g=1.5,
     )
     numbers = numbers_json(ContrastTest("happy", "rest", "film", test, p_corrected=0.004))
-    assert numbers == {
+    assert plain_estimates(numbers) == {
         "difference": DIFFERENCE_KEYS,
         "t": 4.0,
         "df": 13.5,
@@ -42,7 +43,7 @@ def test_differences_json_of_a_mixed_model() -> None:
     ]
     numbers = {"difference": DIFFERENCE_KEYS, "t": 4.0, "df": 7.0, "p": 0.01, "p corrected": 0.02}
     expected = {"happy: film - rest": numbers, "calm: film - rest": None}
-    assert differences_json(comparisons) == expected
+    assert plain_estimates(differences_json(comparisons)) == expected
 
 
 def test_outcome_json_has_the_reason_of_a_missing_test() -> None:
@@ -50,7 +51,7 @@ def test_outcome_json_has_the_reason_of_a_missing_test() -> None:
     comparison = ContrastWithoutTest("happy", "rest", "film", "few")
     outcome = Outcome(share_kind({}), {"happy": {"rest": mean}}, [comparison])
     cells = {"mean": 0.5, "low": None, "high": None, "persons": 2, "sd": 0.1}
-    assert outcome_json(outcome) == {
+    assert plain_estimates(outcome_json(outcome)) == {
         "means": {"happy": {"rest": cells}},
         "differences": {"happy: film - rest": None},
         "missing": {"happy: film - rest": "few"},
