@@ -222,12 +222,12 @@ class CustomDetector(Detector):
         Raises FerVitError when it does not return faces as `FindsFaces.find` describes them.
         """
         name = detector_name(self.detector)
-        found = self.detector.find(image)
-        if not isinstance(found, Iterable):
+        returned = self.detector.find(image)
+        if not isinstance(returned, Iterable):
             raise FerVitError(
-                f"Expected `{name}.find` to return a list, but got a {type(found).__name__}."
+                f"Expected `{name}.find` to return a list, but got a {type(returned).__name__}."
             )
-        faces = [check_detection(face, image, name) for face in found]
+        faces = [check_detection(face, image, name) for face in returned]
         return sorted(faces, key=lambda face: -face.score)
 
 
