@@ -1,6 +1,6 @@
 """The faces that the page of an evaluation shows: mistakes, and labels that are likely wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image as Pil
@@ -8,6 +8,7 @@ from PIL import Image as Pil
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.page import Card
+from fer_vit.evaluation.results import WrongLabel
 from fer_vit.evaluation.scores import face_losses
 from fer_vit.geometry import Array
 
@@ -16,14 +17,14 @@ PICTURE_SIDE = 96  # longer side of the pictures in pixels
 
 
 def choose_cards(
-    faces: EvaluatedFaces, against: Array, better: Mapping[int, int]
+    faces: EvaluatedFaces, against: Array, likely_wrong: Sequence[WrongLabel]
 ) -> tuple[list[Card], int]:
     """Returns faces to look at, the greatest loss first, and how many are left out.
 
     Args:
         faces: Faces with labels and predictions.
         against: Another model's probabilities (N, C), NaN without a face.
-        better: The better label of faces whose label is likely wrong, by row.
+        likely_wrong: The faces whose label is likely wrong.
     """
     assert faces.targets is not None
     truth = faces.targets.argmax(1)  # (N,)
@@ -35,6 +36,7 @@ def choose_cards(
     # where only the other model is wrong, its loss counts
     loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
 
+    better = {wrong.row: wrong.better for wrong in likely_wrong}
     suspect = np.isin(np.arange(len(guess)), [*better])
     shown = np.flatnonzero((guess != truth) | (guess != second) | suspect)
     shown = shown[np.argsort(-loss[shown], kind="stable")]
@@ -47,7 +49,7 @@ def choose_cards(
             kinds.append("mistake")
         if row in better:
             kinds.append("label")
-            lines.append(f"perhaps {faces.labels[better[row]]}")
+            lines.append(f"perhaps {better[row]}")
         if guess[row] != second[row]:
             kinds.append("differ")
             lines.append(f"the other: {faces.labels[second[row]]}")

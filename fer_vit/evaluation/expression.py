@@ -68,7 +68,7 @@ def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[WrongLabel]:
     wrong = []
     for row, better in suspect_labels(faces.probabilities, targets).tolist():
         label = faces.labels[truth[row]]
-        wrong.append(WrongLabel(faces.paths[row], label, faces.labels[better]))
+        wrong.append(WrongLabel(row, faces.paths[row], label, faces.labels[better]))
     return wrong
 
 

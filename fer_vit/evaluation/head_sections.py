@@ -27,26 +27,29 @@ def head_sections(
 
     `errors` are of two models by output, empty without another one.
     """
-    parts = [head_section(head, results.measured)]
+    titles = output_titles(results.measured)
+    parts = [head_section(head, results.measured, titles)]
     for column, groups in results.by.items():
         if groups:
-            parts.append(head_groups_section(head, column, groups))
+            parts.append(head_groups_section(head, column, groups, titles))
     if errors:
-        parts.append(compared_section(head, errors))
+        parts.append(compared_section(head, errors, titles))
     if results.robustness is not None:
-        parts.append(altered_section(head, results.robustness))
+        parts.append(altered_section(head, results.robustness, titles))
     return parts
 
 
-def head_section(head: str, measured: Measured) -> Section:
-    """Returns a chart of the first measure of the outputs of a head, and the table of all."""
+def head_section(head: str, measured: Measured, titles: Mapping[str, str]) -> Section:
+    """Returns a chart of the first measure of the outputs of a head, and the table of all.
+
+    `titles` are how pages name the outputs.
+    """
     entry = HEADS[head]
     names = entry.measures
     shown = [name for name in names if _is_measured(measured, name)]
     table = [["output", "faces", *shown]]
     chart_rows = {}
     num_faces = {}
-    titles = output_titles(measured)
     for output, row in measured.items():
         first = row[names[0]]
         cells = [titles[output], f"{first.num_faces:,}"]
@@ -73,13 +76,14 @@ def _is_measured(measured: Measured, name: str) -> bool:
     return any(row[name].mean is not None for row in measured.values())
 
 
-def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) -> Section:
+def head_groups_section(
+    head: str, column: str, groups: Mapping[str, Measured], titles: Mapping[str, str]
+) -> Section:
     """Returns the table of the outputs of a head by group: two measures of each."""
     first, second = HEADS[head].measures[:2]
     table = [["output"]]
     for name in groups:
         table[0] += [f"{printable(name)}: {first}", second]
-    titles = output_titles(next(iter(groups.values())))
     for output, title in titles.items():
         cells = [title]
         for measured in groups.values():
@@ -94,10 +98,11 @@ def head_groups_section(head: str, column: str, groups: Mapping[str, Measured]) 
     return Section(f"{HEADS[head].title} by {column}", text, table)
 
 
-def compared_section(head: str, errors: Mapping[str, ComparedError]) -> Section:
+def compared_section(
+    head: str, errors: Mapping[str, ComparedError], titles: Mapping[str, str]
+) -> Section:
     """Returns the table of the errors of two models for the outputs of a head."""
     table = [["output", "faces", "error", "the other's error", "difference", "p"]]
-    titles = output_titles(errors)
     for output, row in errors.items():
         cells = [titles[output], f"{row.error.num_faces:,}"]
         cells.append(estimate_text(row.error, ".3f"))
@@ -113,12 +118,12 @@ def compared_section(head: str, errors: Mapping[str, ComparedError]) -> Section:
     return Section(f"{HEADS[head].title}: the two models", text, table)
 
 
-def altered_section(head: str, altered: HeadRobustness) -> Section:
+def altered_section(head: str, altered: HeadRobustness, titles: Mapping[str, str]) -> Section:
     """Returns the table of the errors of a head by corruption, and of its outputs on request."""
     names = HEADS[head].measures[:2]
     further = []
     for name in names:
-        table = altered_outputs_table(altered.outputs, name)
+        table = altered_outputs_table(altered.outputs, name, titles)
         further.append(Section(f"{HEADS[head].title} on altered images: {name}", rows=table))
     text = (
         "Error: the mean absolute error over the outputs, in the unit of the targets. Turned "
@@ -133,10 +138,11 @@ def altered_section(head: str, altered: HeadRobustness) -> Section:
     )
 
 
-def altered_outputs_table(outputs: Mapping[str, Measured], name: str) -> list[list[str]]:
+def altered_outputs_table(
+    outputs: Mapping[str, Measured], name: str, titles: Mapping[str, str]
+) -> list[list[str]]:
     """Returns a measure of each output, a row, on each kind of altered images, a column."""
     table = [["output", *outputs]]
-    titles = output_titles(next(iter(outputs.values())))
     for output, title in titles.items():
         cells = [title]
         for measured in outputs.values():

@@ -109,10 +109,11 @@ def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Meas
     Groups of fewer than `MIN_GROUP` persons or photos with a prediction are left out.
     """
     known = faces.take(faces.predicted)
-    names = np.array(["" if cell is None else str(cell) for cell in known.columns[column]])
+    cells = known.columns[column]
+    group_of = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
     groups: dict[str, dict[str, Measured]] = {head: {} for head in known.heads}
-    for name in np.unique(names[names != ""]).tolist():
-        group = known.take(names == name)
+    for name in np.unique(group_of[group_of != ""]).tolist():
+        group = known.take(group_of == name)
         if len(np.unique(group.units)) < MIN_GROUP:
             continue
         for head, measured in score_outputs(group).items():

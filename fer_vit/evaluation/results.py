@@ -86,6 +86,7 @@ class ModelComparison:
 class WrongLabel:
     """A face whose label is likely wrong."""
 
+    row: int  # among the faces with a prediction
     path: str
     label: str
     better: str  # a likelier label

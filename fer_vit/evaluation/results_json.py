@@ -1,7 +1,6 @@
 """The content of results.json: every key is written here, or in `names`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from fer_vit.evaluation.names import altered_rows, group_rows
@@ -59,7 +58,10 @@ def label_entries(labelled: LabelResults) -> dict[str, Any]:
         results["by votes"] = group_rows(labelled.by_votes)
     results["labels"] = list(labelled.labels)
     results["confusion"] = labelled.confusion.tolist()
-    results["likely wrong labels"] = [asdict(label) for label in labelled.likely_wrong]
+    results["likely wrong labels"] = [
+        {"path": wrong.path, "label": wrong.label, "better": wrong.better}
+        for wrong in labelled.likely_wrong
+    ]
     return results
 
 

@@ -11,7 +11,6 @@ from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.page import ResultsPage, write_files
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.results_json import evaluation_json
-from fer_vit.evaluation.scores import suspect_labels
 from fer_vit.evaluation.sections import evaluation_sections
 from fer_vit.geometry import Array
 
@@ -52,9 +51,7 @@ def write_results(
     )
     labelled = evaluation.labelled
     if labelled is not None:
-        assert faces.targets is not None
-        better = dict(suspect_labels(faces.probabilities, faces.targets).tolist())
-        cards, left_out = choose_cards(faces, against, better)
+        cards, left_out = choose_cards(faces, against, labelled.likely_wrong)
         page = page._replace(
             note=LABELS_NOTE,
             labels=labelled.labels,

@@ -46,7 +46,7 @@ def test_evaluation_json_has_the_keys_of_all_results_in_order() -> None:
         labelled=LabelResults(
             labels=["a", "b"],
             confusion=np.array([[5, 0], [1, 2]]),
-            likely_wrong=[WrongLabel("x.png", label="b", better="a")],
+            likely_wrong=[WrongLabel(5, "x.png", label="b", better="a")],
             by_votes={"8": Group(num_faces=8, scores=SCORES)},
         ),
         folds={"0": Group(num_faces=8, scores=SCORES)},
