@@ -18,7 +18,7 @@ IN_MEMORY = PhotoInfo("image")
 
 
 class Crop(NamedTuple):
-    """A face as a model gets it."""
+    """A face as a model gets it: a crop and its regions."""
 
     image: Image  # (S, S, 3)
     boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`

@@ -37,9 +37,10 @@ def head_pose(landmarks: ArrayLike) -> Pose | None:
     solved, rotation, _ = cv2.solvePnP(head, points, np.eye(3), None, flags=cv2.SOLVEPNP_SQPNP)
     if not solved:
         return None
-    turn = cv2.Rodrigues(rotation)[0]
+    turn = cv2.Rodrigues(rotation)[0]  # (3, 3)
     # The turn is roll after yaw after pitch, so that a turned picture changes only the roll.
     yaw = np.arcsin(np.clip(turn[2, 0], -1, 1))
     pitch = -np.arctan2(turn[2, 1], turn[2, 2])
     roll = np.arctan2(turn[1, 0], turn[0, 0])
-    return Pose(*np.degrees((yaw, pitch, roll)).tolist())
+    yaw_degrees, pitch_degrees, roll_degrees = np.degrees((yaw, pitch, roll)).tolist()
+    return Pose(yaw=yaw_degrees, pitch=pitch_degrees, roll=roll_degrees)

@@ -26,21 +26,21 @@ from fer_vit.report.draw import Marked, draw_faces
 
 LOGGER = logging.getLogger("fer_vit")
 
-# the best first: H.264 plays everywhere, but FFmpeg may not contain it
+# Encoders, the best first: H.264 plays everywhere, but FFmpeg may not contain it.
 CODECS = ("libx264", "libopenh264", "mpeg4")
-# seconds, the finest unit of MPEG-4; frame times at the usual rates are multiples
+# Seconds of the finest unit of time in MPEG-4; times of frames at the usual rates are multiples.
 TICK = Fraction(1, 60000)
 LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
-BEFORE_ALL = -(2**63)  # a time before all others, in any unit
+BEFORE_ALL = -(2**63)  # ticks of a time before all others, in any unit
 
 # No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel.
 X264 = {"tune": "zerolatency", "refs": "1"}
 
-# pixels of a frame in the copy, as most players show; larger frames are reduced
+# Pixels of a frame of the copy that most players show; larger frames are reduced.
 MAX_COPY_PIXELS = 4096 * 2304
-# seconds of sound before the first frame that are kept, because decoders may need them
+# Seconds of sound before the first frame that are kept, because decoders may need them.
 PRIMING = 0.1
-# otherwise colours become darker by up to 3 levels
+# With other settings, colours become darker by up to 3 levels.
 EXACT_COLOURS = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
 Packet: TypeAlias = "av.Packet[Any]"
 
@@ -91,7 +91,7 @@ def annotate_video(
 
 
 def _sound_in_words(of_source: bool, of_copy: bool) -> str:
-    """Returns what became of the sound of a video."""
+    """Returns in words what became of the sound, given whether a video and its copy have any."""
     if of_copy:
         return "with its sound"
     if of_source:
@@ -213,17 +213,18 @@ def _copy_sound(
     if audio is None:
         return
     stream = file.add_stream_from_template(audio)
-    last = BEFORE_ALL  # the time of the packet before, in its ticks
-    length = 0
-    shift = 0
+    last = BEFORE_ALL  # the time of the packet before, in its unit
+    length = 0  # of the packet before
+    shift = 0  # added to the times of a file that was joined to the one before
     for packet in source.demux(audio):
         if packet.dts is None:
             continue
-        if packet.dts + shift <= last:  # times start again where files were joined
+        if packet.dts + shift <= last:  # times begin again where files were joined
             shift = last + length - packet.dts
         last = packet.dts + shift
         length = packet.duration or 1
-        packet.pts = packet.dts = last
+        packet.pts = last
+        packet.dts = last
         if begin <= _time(packet) <= end:
             packet.stream = stream
             yield packet
@@ -241,4 +242,5 @@ def _choose_sound(
 
 
 def _time(packet: Packet) -> float:
+    """Returns when a packet is decoded, in seconds."""
     return float((packet.dts or 0) * packet.time_base)

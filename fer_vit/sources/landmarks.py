@@ -56,6 +56,7 @@ def add_landmarks(
 
 
 def _detect_in_worker(detector: Detector | None, cut: bool, row: Row) -> Iterator[Row | str]:
+    """Yields the only result for a row; `work_in_processes` takes several."""
     yield _detect(detector, cut, row)
 
 
