@@ -320,7 +320,7 @@ def begins(
         return code == 0 or not error_line(capsys)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "run_verb", lambda *_, **__: None)
+    monkeypatch.setattr(cli, "run_trainer", lambda *_, **__: None)
     return begins
 
 
