@@ -18,11 +18,10 @@ from fer_vit.geometry import Array, IntArray, Mask
 
 COVERAGES = (90, 95)  # in percent
 
-# By coverage in percent: the least probability of a label in a set.
-#
-# It is given for all faces and then for each label (1 + C). 0 for a label with too few calibration
-# faces, which is in every set: fewer than 9 cannot cover 90%, and fewer than 19 not 95%. Files of
-# earlier versions have None for a label with fewer than 19.
+# By coverage in percent: the least probability of a label in a set, for all faces and then for each
+# label (1 + C). 0 for a label with too few calibration faces, which is in every set: fewer than 9
+# cannot cover 90%, and fewer than 19 not 95%. Files of earlier versions have None for a label with
+# fewer than 19.
 Thresholds = Mapping[str, Sequence[float | None]]
 
 

@@ -25,10 +25,8 @@ from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
-# The measure of `fer-vit faithfulness` that a model's settings keep.
-#
-# It favours the method `pixels`, which integrates from the blurred face, too; see
-# docs/explanation/faithfulness.md.
+# The measure of `fer-vit faithfulness` that a model's settings keep. This measure favours the
+# method `pixels`, which integrates from the blurred face, too: docs/explanation/faithfulness.md.
 KEPT_MEASURE = "pixel insertion, blurred"
 
 
