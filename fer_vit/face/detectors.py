@@ -60,7 +60,7 @@ class FindsFaces(Protocol):
         """Returns the faces in an image (H, W, 3), RGB uint8, in any order.
 
         Boxes are in pixels, scores are above 0 and at most 1. Approximate landmarks suffice: the
-        landmarks of results are those of fer-vit's network, which looks into the boxes.
+        landmarks of results are from fer-vit's network, which looks into the boxes.
         """
 
 

@@ -279,7 +279,7 @@ def test_the_encoder_holds_no_frames(tmp_path: Path) -> None:
     ):
         first = next(read_frames(source))
         video = annotate._add_video(file, container.streams.video[0], first)
-        file.mux(next(annotate._encode(video, frames())))
+        file.mux(next(annotate._encode_frames(video, frames())))
     assert encoded == [0]
 
 
