@@ -23,11 +23,10 @@ from fer_vit.evaluation.inputs import (
     predict_faces,
 )
 from fer_vit.evaluation.join import (
-    Joined,
+    add_columns,
     align_probabilities,
     describe_faceless,
     describe_groups,
-    join_columns,
 )
 from fer_vit.evaluation.outputs import compare_heads, evaluate_heads
 from fer_vit.evaluation.page import EVALUATION_FILES
@@ -118,26 +117,20 @@ def evaluate(
     network = find_network(checkpoint, model)
     # what can be wrong, before a manifest is predicted
     opened = open_faces(data, checkpoint, labels, conditions, network)
-    joined = Joined({}, ())
     if columns:
-        joined = join_columns(columns, opened.paths, opened.columns, opened.labels)
-    check_group_columns(data, opened, opened.columns | joined.columns, by)
+        opened = add_columns(opened, columns)
+    check_group_columns(data, opened, by)
     check_needs(opened, against=against is not None, robustness=robustness)
     second_opened = open_other(against, opened, conditions) if against else None
 
-    all_faces = predict_faces(opened, checkpoint, conditions)
-    all_faces = replace(
-        all_faces,
-        columns=all_faces.columns | joined.columns,
-        notes=(*all_faces.notes, *joined.notes),
-    )
+    all_faces = predict_faces(opened)
     faces = all_faces.with_label()  # further heads may have targets of the others as well
 
     facts = {"data": str(data)} | faces.facts
     compared_heads = None
     other_probabilities = None
     if against and second_opened:
-        second = predict_faces(second_opened, against, conditions)
+        second = predict_faces(second_opened)
         facts["against"] = against
         if faces.targets is not None:
             other_probabilities = align_probabilities(faces, second, against)  # (N, C)

@@ -187,18 +187,13 @@ class UnpredictedFaces:
     model: Recognizer
     merge: Merge | None  # of the labels of the model
     labels: list[str]  # the expressions, after the merge
-    targets: Array | None  # (N, C), as of `EvaluatedFaces`
 
-    @property
-    def paths(self) -> Objects:
-        """The image of each face (N,)."""
-        return as_objects(self.manifest.image_names())
-
-    @property
-    def columns(self) -> Columns:
-        """The columns by which faces can be grouped, as far as the manifest has them."""
-        columns = self.manifest.describing_columns()
-        return {name: as_objects(cells) for name, cells in columns.items()}
+    # as of `EvaluatedFaces`
+    paths: NDArray[np.object_]  # (N,)
+    targets: Array | None  # (N, C)
+    columns: Columns  # by which faces can be grouped
+    facts: dict[str, str]
+    notes: tuple[str, ...]
 
     @property
     def has_ambiguous(self) -> bool:
@@ -217,7 +212,6 @@ class UnpredictedFaces:
     def predict(self) -> EvaluatedFaces:
         """Predicts the faces."""
         # what the manifest has
-        columns = self.columns
         head_targets = self.manifest.target_values()
         # a face that was taken whole has landmarks, but a score of 0
         has_landmarks = ~np.isnan(self.manifest.landmarks()[:, 0, 0])
@@ -232,22 +226,12 @@ class UnpredictedFaces:
         if self.merge is not None:
             _, matrix = merge_names(self.model.labels, self.merge)
             probabilities = merge_probabilities(probabilities, matrix)
+        columns = dict(self.columns)
         if self.has_ambiguous:
             ambiguous = in_set(probabilities, self.model.thresholds).sum(1) != 1
             columns["ambiguous"] = as_objects(ambiguous.tolist())
         values = np.concatenate([part.outputs for part in read])  # (N, K)
         outputs = dict(zip(self.model.outputs, values.T, strict=True))
-
-        missing_outputs = [name for name in head_targets if name not in outputs]
-        notes = []
-        if missing_outputs:
-            heads = []
-            for head, names in outputs_of(missing_outputs).items():
-                heads.append(f"{head} ({len(names)})")
-            notes.append(
-                f"{self.manifest.path}: targets without outputs of {self.model.name} are not "
-                f"measured: {', '.join(heads)}."
-            )
         return EvaluatedFaces(
             labels=self.labels,
             paths=self.paths,
@@ -257,9 +241,9 @@ class UnpredictedFaces:
             columns=columns,
             rows=np.arange(len(self.manifest)),
             picture=self.manifest.image,
-            facts=self.model.conditions,
+            facts=self.facts,
             heads=pair_outputs(outputs, head_targets),
-            notes=tuple(notes),
+            notes=self.notes,
         )
 
 
@@ -279,7 +263,30 @@ def open_manifest(
     if merge is not None:
         names, _ = merge_names(model.labels, merge)
         labels = list(names)
-    return UnpredictedFaces(manifest, model, merge, labels, manifest.model_targets(labels))
+    columns = manifest.describing_columns()
+    return UnpredictedFaces(
+        manifest=manifest,
+        model=model,
+        merge=merge,
+        labels=labels,
+        paths=as_objects(manifest.image_names()),
+        targets=manifest.model_targets(labels),
+        columns={name: as_objects(cells) for name, cells in columns.items()},
+        facts=model.conditions,
+        notes=tuple(note_missing_outputs(model, manifest)),
+    )
+
+
+def note_missing_outputs(model: Recognizer, manifest: Manifest) -> list[str]:
+    """Returns a line if a manifest has targets of further heads that the model does not read."""
+    missing = [name for name in manifest.target_values() if name not in model.outputs]
+    if not missing:
+        return []
+    heads = [f"{head} ({len(names)})" for head, names in outputs_of(missing).items()]
+    return [
+        f"{manifest.path}: targets without outputs of {model.name} are not measured: "
+        f"{', '.join(heads)}."
+    ]
 
 
 def predict_manifest(

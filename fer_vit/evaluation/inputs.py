@@ -1,6 +1,6 @@
 """The faces to evaluate: a manifest that a model predicts, or a table of predictions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -77,11 +77,7 @@ class Conditions:
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         merge = self.merge_for(model, manifest)
-        return open_manifest(model, manifest, self.chosen_split, merge)
-
-    def predict(self, unpredicted: UnpredictedFaces, checkpoint: str | None) -> EvaluatedFaces:
-        """Predicts a manifest; `checkpoint` is the option that names the model."""
-        faces = unpredicted.predict()
+        faces = open_manifest(model, manifest, self.chosen_split, merge)
         facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": self.chosen_split}
         changes = []
         for old, new in (self.merge or {}).items():
@@ -143,13 +139,9 @@ def open_other(against: str, faces: OpenedFaces, conditions: Conditions) -> Open
     return conditions.open(faces.manifest, against)
 
 
-def predict_faces(
-    faces: OpenedFaces, checkpoint: str | None, conditions: Conditions
-) -> EvaluatedFaces:
+def predict_faces(faces: OpenedFaces) -> EvaluatedFaces:
     """Returns the faces of a table, or predicts the faces of a manifest."""
-    if isinstance(faces, UnpredictedFaces):
-        return conditions.predict(faces, checkpoint)
-    return faces
+    return faces.predict() if isinstance(faces, UnpredictedFaces) else faces
 
 
 def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
@@ -163,29 +155,17 @@ def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
 def check_columns(data: Path, faces: EvaluatedFaces, names: Sequence[str]) -> None:
     """Raises FerVitError without a face in a table, or when a column is missing."""
     _check_predicted(data, faces)
-    check_group_columns(data, faces, faces.columns, names)
+    check_group_columns(data, faces, names)
 
 
-def check_group_columns(
-    data: Path,
-    faces: OpenedFaces,
-    columns: Collection[str],
-    names: Sequence[str],
-) -> None:
-    """Raises FerVitError when a column to group by is missing.
-
-    Args:
-        data: The table or manifest of the faces, for messages.
-        faces: The faces.
-        columns: Their columns, also from `--columns`.
-        names: The columns to group by.
-    """
-    given = [*columns]
+def check_group_columns(data: Path, faces: OpenedFaces, names: Sequence[str]) -> None:
+    """Raises FerVitError when a column to group by is missing; `data` has the faces."""
+    given = [*faces.columns]
     if isinstance(faces, UnpredictedFaces) and faces.has_ambiguous:
         given.append("ambiguous")
     for name in names:
         if name not in given:
-            raise _no_column(name, data, faces, columns)
+            raise _no_column(name, data, faces)
 
 
 def check_needs(faces: OpenedFaces, *, against: bool, robustness: bool) -> None:
@@ -209,11 +189,9 @@ def check_needs(faces: OpenedFaces, *, against: bool, robustness: bool) -> None:
         )
 
 
-def _no_column(
-    column: str, data: Path, faces: OpenedFaces, columns: Collection[str]
-) -> FerVitError:
+def _no_column(column: str, data: Path, faces: OpenedFaces) -> FerVitError:
     """Returns the error of a missing column; of a table, it names the columns of the user."""
-    names = list(columns)
+    names = list(faces.columns)
     if isinstance(faces, UnpredictedFaces):
         known = f"It has {known_names(column, names)}."
     else:
@@ -222,7 +200,7 @@ def _no_column(
         if added:
             known += f"; others are {known_names(column, added)}"
         known += "."
-    hint = suggest(column, columns)
+    hint = suggest(column, names)
     return FerVitError(
         f"There is no column `{column}` in {data}.{hint} {known} `--columns` adds a table."
     )

@@ -5,15 +5,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short
-from fer_vit.evaluation.evaluated import Columns, EvaluatedFaces, HeadOutputs, pair_outputs
-from fer_vit.faces import Objects, as_objects
+from fer_vit.evaluation.evaluated import (
+    Columns,
+    EvaluatedFaces,
+    HeadOutputs,
+    UnpredictedFaces,
+    pair_outputs,
+)
+from fer_vit.faces import as_objects
 from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
 from fer_vit.labels import find_label
@@ -23,6 +29,9 @@ from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import is_table
 from fer_vit.wording import counted, format_counts, list_names
+
+# Faces before or after their prediction.
+AnyFaces = TypeVar("AnyFaces", bound=EvaluatedFaces | UnpredictedFaces)
 
 MAX_NAME_LENGTH = 200  # characters of the name of a group or person
 
@@ -80,43 +89,22 @@ def _manifest_truth(labels: Sequence[str], path: Path, split: Split) -> Truth:
     return Truth(as_objects(manifest.image_names()), votes, outputs, columns)
 
 
-class Joined(NamedTuple):
-    """Further columns of faces, and notes about the table that they are read from."""
+def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
+    """Returns faces with the columns of a table whose column `path` names their images.
 
-    columns: Columns
-    notes: tuple[str, ...]
-
-
-def add_columns(faces: EvaluatedFaces, path: Path) -> EvaluatedFaces:
-    """Adds the columns of a table; see `join_columns`."""
-    joined = join_columns(path, faces.paths, faces.columns, faces.labels)
-    columns = faces.columns | joined.columns
-    return replace(faces, columns=columns, notes=(*faces.notes, *joined.notes))
-
-
-def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[str]) -> Joined:
-    """Returns the columns of a table whose column `path` names the images.
-
-    A column of a manifest that is empty may be filled.
-
-    Args:
-        path: The table.
-        images: The image of each face (N,).
-        known: The columns of the faces.
-        labels: The expressions, whose columns the table may not have.
-
-    Raises:
-        FerVitError: The table names none of the images, or has a column that the faces have.
+    A column of a manifest that is empty may be filled. Raises FerVitError when the table names none
+    of the images, or has a column that the faces have.
     """
     paths, columns, notes = read_images(path)
     for name in columns:
-        taken = name in known and not is_missing(known[name]).all()
-        if taken or is_owned(name, labels):
+        taken = name in faces.columns and not is_missing(faces.columns[name]).all()
+        if taken or is_owned(name, faces.labels):
             raise FerVitError(
                 f"{path} has the column `{short(name)}`, which the predictions have as "
                 "well. Rename it."
             )
 
+    images = faces.paths
     row = match_paths(images, paths, path, partial=True)  # (N,); -1: none
     added: Columns = {}
     for name, cells in columns.items():
@@ -136,7 +124,7 @@ def join_columns(path: Path, images: Objects, known: Columns, labels: Sequence[s
             f"{path.name}: {len(unused):,} of {len(paths):,} rows name no predicted image, for "
             f"example {example}."
         )
-    return Joined(added, tuple(notes))
+    return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
 
 
 def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:

@@ -46,6 +46,6 @@ def test_labels_and_columns_are_known_before_a_manifest_is_predicted(
     opened = open_faces(drawn / "faces.parquet", model, None, conditions)
     assert isinstance(opened, UnpredictedFaces)
     assert opened.has_ambiguous == ("ambiguous" in added)
-    predicted = predict_faces(opened, model, conditions)
+    predicted = predict_faces(opened)
     assert predicted.labels == opened.labels
     assert {*predicted.columns} == {*opened.columns} | added
