@@ -1,7 +1,7 @@
-"""What a user's folder holds: photos, videos, other files, and entries that no user made.
+"""What a user's folder contains: photos, videos, other files, and entries that no user made.
 
-This is the only place that decides which suffixes are photos and videos, which entries belong to
-the system, and which folders are results.
+Only this module decides which suffixes are photos and videos, which entries belong to the system,
+and which folders are results.
 """
 
 import os
@@ -62,20 +62,22 @@ _SYNCHRONISATION = """
     .picasa.ini Picasa.ini .picasaoriginals
 """
 
-# Files and folders of storage systems, operating systems and synchronisation tools, as patterns for
-# any case.
+# Patterns for the files and folders that storage systems, operating systems and synchronisation
+# tools make. Case does not matter. `?` stands for a space, because spaces separate the patterns.
 SYSTEM_ENTRIES = tuple((_STORAGE + _WINDOWS + _MACOS + _LINUX + _SYNCHRONISATION).split())
 
-# a group for each entry, named by its index
+# One expression with a group for each pattern, which is faster than one expression for each. The
+# name of a group is `_` and the index of its pattern.
 _GROUPS = [f"(?P<_{index}>{translate(name)})" for index, name in enumerate(SYSTEM_ENTRIES)]
 _SYSTEM = re.compile("|".join(_GROUPS), re.IGNORECASE)
 OTHER_HIDDEN = "other hidden entries"
 
 
 def system_entry(name: str) -> str | None:
-    """Returns the pattern of a name that no user gave, else None.
+    """Returns the pattern of `SYSTEM_ENTRIES` that a name matches.
 
-    It is `OTHER_HIDDEN` for others with a dot at the start.
+    Returns `OTHER_HIDDEN` for another name that begins with a dot, and None for the name of a
+    user's file or folder.
     """
     match = _SYSTEM.match(name)
     if match and match.lastgroup:
@@ -83,12 +85,12 @@ def system_entry(name: str) -> str | None:
     return OTHER_HIDDEN if name.startswith(".") else None
 
 
-GENERATOR = "fer-vit visualize"  # the program of a report, in the head of its page
-REPORT_FOLDER = "by visualize"
-TRAINING_LOG = "by training"
+# Kinds of folders whose pictures are results and no photos of a user, in the words of a note: "2
+# folders of results (2 by visualize)".
+MADE_BY_VISUALIZE = "by visualize"
+MADE_BY_TRAINING = "by training"
 
-# Folders whose pictures are results, and no photos of a user.
-RESULTS = (REPORT_FOLDER, TRAINING_LOG)
+GENERATOR = "fer-vit visualize"  # the content of <meta name="generator"> in a report
 
 
 def is_report(page: Path) -> bool:
@@ -96,14 +98,14 @@ def is_report(page: Path) -> bool:
     try:
         with page.open("rb") as file:
             return f'name="generator" content="{GENERATOR}"'.encode() in file.read(1000)
-    except OSError:  # there is none, or it is a folder
+    except OSError:  # there is no page, or it is a folder
         return False
 
 
-# The program of a video with marked faces, in the comment of its file.
+# The comment in the metadata of a video with marked faces.
 MARKED_COPY = "fer-vit predict --annotate"
 
-COPY_END = 2**16  # bytes at the end of an MP4 file in which its comment stands
+COMMENT_TAIL_BYTES = 2**16  # bytes at the end of an MP4 file that contain the comment
 
 
 def is_marked_copy(path: Path) -> bool:
@@ -112,35 +114,40 @@ def is_marked_copy(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - COPY_END))
-            return MARKED_COPY.encode() in file.read(COPY_END)
-    except OSError:  # its reader reports it
+            file.seek(max(0, os.fstat(file.fileno()).st_size - COMMENT_TAIL_BYTES))
+            return MARKED_COPY.encode() in file.read(COMMENT_TAIL_BYTES)
+    except OSError:  # an unreadable video is reported where it is read
         return False
 
 
 def result_kind(folder: Path) -> str | None:
-    """Returns which of `RESULTS` a folder is; None for others, and for one that is not readable."""
+    """Returns the kind of a folder of results.
+
+    Returns None for another folder, and for a folder that is not readable.
+    """
     page = folder / "index.html"
-    if os.path.isfile(page) and is_report(page):  # `Path.is_file` raises without permission
-        return REPORT_FOLDER
+    # `os.path.isfile`, because `Path.is_file` raises an error without permission for the folder.
+    if os.path.isfile(page) and is_report(page):
+        return MADE_BY_VISUALIZE
     with suppress(OSError):
         if any(name.startswith("events.out.tfevents.") for name in os.listdir(folder)):
-            return TRAINING_LOG
+            return MADE_BY_TRAINING
     return None
 
 
-def check_runs(folder: Path, *runs: str) -> None:
-    """Raises FerVitError for a folder that a command cannot complete.
+def check_resumable(folder: Path, *patterns: str) -> None:
+    """Raises FerVitError for an output in which a command cannot resume its runs.
 
-    It is a file, or has content and no result of the command.
+    Such an output is a file, or a folder that contains other files and no results of the command.
 
     Args:
-        folder: The output of a command that resumes its runs.
-        runs: Patterns of `glob` for the results of the command.
+        folder: The output of the command.
+        patterns: Patterns of `glob` for the results of the command.
     """
     if folder.is_file():
         raise FerVitError(f"Expected a folder, but {folder} is a file. Choose another name.")
-    if not folder.is_dir() or any(any(folder.glob(pattern)) for pattern in runs):
+    has_results = any(any(folder.glob(pattern)) for pattern in patterns)
+    if not folder.is_dir() or has_results:
         return
     entries = [name for name in os.listdir(folder) if system_entry(name) is None]
     if entries:
@@ -150,16 +157,29 @@ def check_runs(folder: Path, *runs: str) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
+class Skipped:
+    """Counts of what a listing leaves out. What a skipped folder contains is not counted."""
+
+    system: Counter[str] = field(default_factory=Counter)  # system and hidden entries, by pattern
+    results: Counter[str] = field(default_factory=Counter)  # folders of results, by kind
+    marked_copies: int = 0  # videos that `predict --annotate` wrote
+
+    def __add__(self, other: "Skipped") -> "Skipped":
+        return Skipped(
+            self.system + other.system,
+            self.results + other.results,
+            self.marked_copies + other.marked_copies,
+        )
+
+
+@dataclass
 class Listing:
     """The content of a folder, at any depth and in order."""
 
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
-    system: Counter[str] = field(default_factory=Counter)
-    """Number of system entries and hidden ones by their pattern, and of results by their kind,
-    also of marked copies of videos; what lies below them is not counted.
-    """
+    skipped: Skipped = field(default_factory=Skipped)
 
     def with_suffixes(self, suffixes: Set[str]) -> list[Path]:
         """Returns the files with one of the lower-case suffixes."""
@@ -176,16 +196,19 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """Lists a folder without system entries, hidden ones, and folders of results.
+    """Lists a folder without system entries, hidden entries and folders of results.
 
-    Raises FerVitError if it cannot read a folder below. Links are followed, but no folder is listed
-    twice: neither through a link to a parent, nor through one to a folder below the top, which is
-    listed under the folder's name. A link to a file is listed like a file: labels go by its name,
-    and stores of data keep equal files as links to one file.
+    Links to folders are followed, but each folder is listed once. A folder below the top is listed
+    under its own name, not under the name of a link. A link to a file is listed like a file: the
+    name of the link may be the label, and some systems store equal files once, as links.
+
+    Raises:
+        FerVitError: A folder below cannot be read.
     """
     listing = Listing()
+    skipped = listing.skipped
     top = Path(os.path.realpath(folder))
-    seen = {*map(str, top.parents)}
+    seen = {*map(str, top.parents)}  # a link to a parent is not followed
     for parent, folders, files in os.walk(folder, onerror=_cannot_list, followlinks=True):
         real = os.path.realpath(parent)
         if real in seen or (os.path.islink(parent) and _is_listed_below(real, top)):
@@ -194,20 +217,20 @@ def list_folder(folder: Path) -> Listing:
         seen.add(real)
         kind = result_kind(Path(parent))
         if kind:
-            listing.system[kind] += 1
+            skipped.results[kind] += 1
             folders.clear()
             continue
         if real != str(top):
             listing.folders.append(Path(parent))
         folder_names = _separate_names(folders)
         file_names = _separate_names(files)
-        listing.system.update(folder_names.system)
-        listing.system.update(file_names.system)
-        folders[:] = folder_names.user
-        for name in file_names.user:
+        skipped.system.update(folder_names.skipped)
+        skipped.system.update(file_names.skipped)
+        folders[:] = folder_names.kept
+        for name in file_names.kept:
             path = Path(parent, name)
             if is_marked_copy(path):
-                listing.system[MARKED_COPY] += 1
+                skipped.marked_copies += 1
             else:
                 listing.files.append(path)
     return listing
@@ -216,25 +239,28 @@ def list_folder(folder: Path) -> Listing:
 class _Names(NamedTuple):
     """The names in a folder."""
 
-    user: list[str]  # that a user gave, in order
-    system: Counter[str]  # the number of others by their pattern
+    kept: list[str]  # names of a user's files or folders, in order
+    skipped: Counter[str]  # the number of system and hidden entries, by pattern
 
 
 def _separate_names(names: Iterable[str]) -> _Names:
-    """Returns the names in a folder without system entries, and counts these."""
-    user = []
-    system = Counter[str]()
+    """Separates the names in a folder that a user gave from system and hidden entries."""
+    kept = []
+    skipped = Counter[str]()
     for name in sorted(names):
         pattern = system_entry(name)
         if pattern:
-            system[pattern] += 1
+            skipped[pattern] += 1
         else:
-            user.append(name)
-    return _Names(user, system)
+            kept.append(name)
+    return _Names(kept, skipped)
 
 
 def _is_listed_below(real: str, top: Path) -> bool:
-    """Returns whether a folder lies below the top, and none of the folders between is left out."""
+    """Returns whether a folder lies below the top, and no part of the path is a system entry.
+
+    Folders of results on the path are not considered.
+    """
     if top not in Path(real).parents:
         return False
     return not any(system_entry(name) for name in Path(real).relative_to(top).parts)
@@ -247,11 +273,10 @@ def _cannot_list(error: OSError) -> None:
     )
 
 
-def unread_notes(other_suffixes: Counter[str], system: Counter[str]) -> list[str]:
-    """Returns lines for what is not read: files by suffix, system entries, results."""
-    results = Counter({kind: system[kind] for kind in RESULTS if system[kind]})
-    copies = system[MARKED_COPY]
-    system = system - results - Counter({MARKED_COPY: copies})
+def unread_notes(other_suffixes: Counter[str], skipped: Skipped) -> list[str]:
+    """Returns lines about what is not read: files by suffix, system entries, results."""
+    system = skipped.system
+    results = skipped.results
     notes = []
     if other_suffixes:
         files = counted(other_suffixes.total(), "file")
@@ -265,7 +290,9 @@ def unread_notes(other_suffixes: Counter[str], system: Counter[str]) -> list[str
     if results:
         folders = counted(results.total(), "folder of results", "folders of results")
         notes.append(f"not read: {folders} ({list_counts(results)})")
-    if copies:
-        videos = counted(copies, "video with marked faces", "videos with marked faces")
+    if skipped.marked_copies:
+        videos = counted(
+            skipped.marked_copies, "video with marked faces", "videos with marked faces"
+        )
         notes.append(f"not read: {videos} (by predict)")
     return notes

@@ -12,7 +12,8 @@ from fer_vit.listing import (
     OTHER_HIDDEN,
     PHOTO_SUFFIXES,
     VIDEO_SUFFIXES,
-    check_runs,
+    Skipped,
+    check_resumable,
     list_folder,
     system_entry,
     unread_notes,
@@ -56,7 +57,7 @@ def test_a_system_folder_is_counted_and_not_entered(name: str, tmp_path: Path) -
     touch(tmp_path, "a.jpg", "deep/b.png", f"{name}/c.jpg", f"deep/{name}/a.jpg/d.jpg")
     inputs = find_inputs([tmp_path])
     assert inputs.files == [tmp_path / "a.jpg", tmp_path / "deep" / "b.png"]
-    assert inputs.system.total() == 2
+    assert inputs.skipped.system.total() == 2
     assert len(inputs.notes) == 1
     assert find_inputs([tmp_path / name]).files == [tmp_path / name / "c.jpg"], (
         "a folder that is named"
@@ -70,7 +71,7 @@ def test_a_system_file_is_counted(name: str, tmp_path: Path) -> None:
     touch(tmp_path, "a.jpg", name)
     inputs = find_inputs([tmp_path])
     assert len(inputs.files) == 1
-    assert inputs.system.total() == 1
+    assert inputs.skipped.system.total() == 1
     assert inputs.other_suffixes == {}
 
 
@@ -96,7 +97,7 @@ def test_files_of_other_kinds_are_counted_by_suffix(tmp_path: Path) -> None:
     inputs = find_inputs([tmp_path], MEDIA_SUFFIXES)
     assert [path.name for path in inputs.files] == ["a.JPG", "b.MP4"]
     assert inputs.other_suffixes == {".txt": 2, ".cr2": 1, "no suffix": 1}
-    assert inputs.system == {OTHER_HIDDEN: 1}
+    assert inputs.skipped.system == {OTHER_HIDDEN: 1}
     assert len(inputs.notes) == 2
     assert "4 files (2 .txt, 1 no suffix, 1 .cr2)" in inputs.notes[0]
     assert find_inputs([tmp_path]).other_suffixes[".mp4"] == 1, "where only photos are read"
@@ -162,7 +163,9 @@ def test_notes_are_short_and_plain() -> None:
     text = list_counts(counts)
     assert text.startswith("5 .txt, 3 .\\x1b[2J, ")
     assert text.endswith("996 others")
-    assert all(note.isprintable() and len(note) < 200 for note in unread_notes(counts, counts))
+    notes = unread_notes(counts, Skipped(system=counts))
+    assert len(notes) == 2
+    assert all(note.isprintable() and len(note) < 200 for note in notes)
 
 
 PAGE = f'<!doctype html><meta name="generator" content="{GENERATOR}">'
@@ -206,7 +209,7 @@ def test_a_folder_with_other_files_alone_is_not_completed(
 ) -> None:
     touch(tmp_path, *files)
     if accepted:
-        check_runs(tmp_path, "training", "*/seed*")
+        check_resumable(tmp_path, "training", "*/seed*")
         return
     with pytest.raises(FerVitError, match="no results of this command"):
-        check_runs(tmp_path, "training", "*/seed*")
+        check_resumable(tmp_path, "training", "*/seed*")

@@ -20,7 +20,7 @@ from fer_vit.evaluation.results_json import evaluation_json
 from fer_vit.evaluation.writer import write_results
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
-from fer_vit.listing import check_runs
+from fer_vit.listing import check_resumable
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -69,7 +69,7 @@ def crossvalidate(
         The scores, as in results.json.
     """
     check_number("folds", folds, 2, 100)
-    check_runs(output, "training/*/fold*", "evaluation/results.json")
+    check_resumable(output, "training/*/fold*", "evaluation/results.json")
     check_output(output / "evaluation", overwrite, EVALUATION_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     train = Manifest.read(manifest).split("train")

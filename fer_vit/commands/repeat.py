@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError, TableError, check_number
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.scores import score_once
 from fer_vit.files import atomic_write, check_output
-from fer_vit.listing import check_runs
+from fer_vit.listing import check_resumable
 from fer_vit.report.estimate import NO_RESULT
 from fer_vit.report.table import TableWriter, align_columns, markdown, share_formats
 from fer_vit.texts import check_permission, json_text
@@ -65,7 +65,7 @@ def repeat(
         The rows of the table: `mean`, `sd` and `values` of each score.
     """
     check_number("seeds", seeds, 1, 1000)
-    check_runs(output, "*/seed*")
+    check_resumable(output, "*/seed*")
     check_output(output / "runs.csv", overwrite=True)
     check_output(output / "results.md", overwrite=True)
     recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]

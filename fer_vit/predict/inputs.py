@@ -26,8 +26,8 @@ from fer_vit.geometry import Image
 from fer_vit.listing import (
     MEDIA_SUFFIXES,
     PHOTO_SUFFIXES,
-    RESULTS,
     VIDEO_SUFFIXES,
+    Skipped,
     is_marked_copy,
     list_folder,
     result_kind,
@@ -149,12 +149,12 @@ class Inputs(NamedTuple):
 
     files: list[Path]
     other_suffixes: Counter[str]  # files without a known suffix, by suffix
-    system: Counter[str]  # system entries and hidden ones, by the pattern of their names
+    skipped: Skipped  # entries that are left out
 
     @property
     def notes(self) -> list[str]:
         """Lines about what is not read."""
-        return unread_notes(self.other_suffixes, self.system)
+        return unread_notes(self.other_suffixes, self.skipped)
 
 
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
@@ -167,7 +167,7 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
     paths_of_inputs = {str(item): expand_pattern(str(item)) for item in inputs}
     files: dict[Path, None] = {}  # an ordered set
     other_suffixes: Counter[str] = Counter()
-    system: Counter[str] = Counter()
+    skipped = Skipped()
     for item, paths in paths_of_inputs.items():
         has_images = False
         for path in paths:
@@ -179,19 +179,19 @@ def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXE
             images = listing.with_suffixes(suffixes)
             files |= dict.fromkeys(images)
             other_suffixes += listing.count_others(suffixes)
-            system += listing.system
+            skipped += listing.skipped
             # `predict *` also names the report of an earlier run, which is no error.
-            has_results = any(kind in listing.system for kind in RESULTS)
+            has_results = bool(listing.skipped.results)
             has_images = has_images or bool(images) or has_results
         if not has_images:
-            raise _no_image(item, other_suffixes, system)
+            raise _no_image(item, other_suffixes, skipped)
     if paths_of_inputs and not files:
-        raise _no_image(", ".join(paths_of_inputs), other_suffixes, system)
-    return Inputs(list(files), other_suffixes, system)
+        raise _no_image(", ".join(paths_of_inputs), other_suffixes, skipped)
+    return Inputs(list(files), other_suffixes, skipped)
 
 
-def _no_image(item: str, other_suffixes: Counter[str], system: Counter[str]) -> FerVitError:
-    notes = unread_notes(other_suffixes, system)
+def _no_image(item: str, other_suffixes: Counter[str], skipped: Skipped) -> FerVitError:
+    notes = unread_notes(other_suffixes, skipped)
     actual = f"found none ({'; '.join(notes)})" if notes else "found none"
     return FerVitError(
         f"Expected images in {item}, but {actual}. Name a folder with images, or the files "

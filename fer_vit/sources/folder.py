@@ -73,7 +73,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
     else:
         reading = read_listed(root, table_rows, table)
         reading.dropped[NO_TARGETS] = len(names) - len(table_rows)
-        reading.notes += unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.system)
+        reading.notes += unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.skipped)
     for row in reading.rows:
         if row.name in table_rows:
             row.targets = table.row(table_rows[row.name])
@@ -234,7 +234,7 @@ def _left_out(root: Path, listing: Listing, photos: list[Path], layout: Layout) 
         depth = len(folder.relative_to(root).parts)
         if depth == layout.class_depth and folder not in used:
             notes.append(f"{folder} has no image, and was not read.")
-    return notes + unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.system)
+    return notes + unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.skipped)
 
 
 def _spellings(layout: Layout) -> list[str]:
