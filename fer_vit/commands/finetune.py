@@ -34,6 +34,8 @@ LOGGER = logging.getLogger("fer_vit")
 # Fewest training photos of each class: ten, less one for validation and one for the test.
 MIN_PHOTOS = 8
 
+KEY_FILE = Path("training", "model.txt")  # in the output; has the key of the model's run
+
 
 @accept_text
 def finetune(
@@ -77,43 +79,36 @@ def finetune(
     """
     start = checkpoint or DEFAULT_MODEL
     model = output / "model"
-    page = output / "evaluation"
+    evaluation = output / "evaluation"
     check_beside(output, [photos])
-    # the page is written last; other results may be from an interrupted run
-    check_output(page, overwrite, EVALUATION_FILES)
-    model_files = find_format(model).files
-    if overwrite:  # other files beside a model are an error now, not after the training
-        check_output(model, overwrite, model_files)
-    settings = read_model(start, pretraining=True).settings  # fails before minutes of work
+    # The evaluation is written last, so it marks a finished run.
+    check_output(evaluation, overwrite, EVALUATION_FILES)
+    if overwrite:  # files of the user beside a model are an error now, not after the training
+        check_output(model, overwrite, find_format(model).files)
+    settings = read_model(start, pretraining=True).settings  # a wrong name fails now
 
-    align = settings.align
-    manifest = find_manifest(photos, output / "faces.parquet", align, duplicates, overwrite)
-    rows = Manifest.read(manifest)
-    warn_of_untrained(rows, start, settings.outputs)
-    counts = count_photos(rows)
+    manifest_path = prepare_manifest(photos, output, settings.align, duplicates, overwrite)
+    manifest = Manifest.read(manifest_path)
+    warn_of_untrained(manifest, start, settings.outputs)
+    counts = count_faces(manifest)
     can_calibrate = counts["val"] >= MIN_CALIBRATION_FACES
 
-    # the same faces and start weights resume the same run
+    # The same faces, config and start model resume the same run.
     recipe = Recipe("finetune")
-    key = recipe.key(manifest, start)
-    logs = f"training/{key}"
-    exported = output / "training" / "model.txt"  # the key of the run whose model is exported
-    is_resumed = newest_checkpoint(output.glob(f"{logs}/*/checkpoints")) is not None
-    is_exported = not exported.exists() or exported.read_text("utf-8") == key
-    if not (is_resumed and is_exported):
-        # an existing model was trained on other faces
-        check_output(model, overwrite, model_files)
+    key = recipe.key(manifest_path, start)
+    check_run(output, key, overwrite)
     if overwrite or not model.exists():
-        options = {"data.manifest": str(manifest), "model.init": start}
-        best = recipe.fit(output, logs, options, resume=not overwrite)
+        options = {"data.manifest": str(manifest_path), "model.init": start}
+        best = recipe.fit(output, f"training/{key}", options, resume=not overwrite)
         trained = load(best, "cpu")
         if can_calibrate:
-            LOGGER.info(calibrate_model(trained, rows, strength=0.0))
+            report = calibrate_model(trained, manifest, strength=0.0)  # changes `trained`
+            LOGGER.info(report)
         write_model(trained, ExportOptions(models=[best], output=model), overwrite)
-        exported.write_text(key, "utf-8")
+        (output / KEY_FILE).write_text(key, "utf-8")
 
     split: Split = "test" if counts["test"] else "val"
-    evaluate_model(model, rows.split(split), split, page)
+    evaluate_model(model, manifest.split(split), split, evaluation)
     if not counts["test"]:
         LOGGER.warning(
             "Too few photos for a test split: the report uses the validation photos, "
@@ -124,14 +119,18 @@ def finetune(
             f"Confidence is not calibrated: {counts['val']} validation photos, "
             f"but {MIN_CALIBRATION_FACES} are needed."
         )
-    LOGGER.info(f"Your model: {model}\nHow good it is: {page / 'index.html'}")
+    LOGGER.info(f"Your model: {model}\nHow good it is: {evaluation / 'index.html'}")
     return model
 
 
-def find_manifest(
-    photos: Path, manifest: Path, align: str | None, duplicates: Duplicates, overwrite: bool
+def prepare_manifest(
+    photos: Path, output: Path, align: str | None, duplicates: Duplicates, overwrite: bool
 ) -> Path:
-    """Returns the manifest of the faces in photos, written unless it exists, or the given one."""
+    """Returns the manifest of the faces in photos.
+
+    `photos` may be a manifest. Otherwise the faces are detected, which takes minutes, and written
+    to OUTPUT/faces.parquet, unless this file exists.
+    """
     if photos.suffix.lower() == ".parquet":
         return photos
     if align == "crop":
@@ -139,6 +138,7 @@ def find_manifest(
             "`finetune` cuts faces out of photos, but this model takes unaligned crops "
             "(align: crop). Start from another, or name a manifest of crops."
         )
+    manifest = output / "faces.parquet"
     if manifest.exists() and not overwrite:
         LOGGER.info(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
@@ -146,25 +146,25 @@ def find_manifest(
     return manifest
 
 
-def warn_of_untrained(rows: Manifest, start: str, heads: Collection[str]) -> None:
+def warn_of_untrained(manifest: Manifest, start: str, heads: Collection[str]) -> None:
     """Warns of those heads of the model `start` that the photos do not train."""
-    kept = [head for head in heads if head not in rows.outputs]
+    kept = [head for head in heads if head not in manifest.outputs]
     if kept:
         LOGGER.warning(
-            f"The photos have no targets of {', '.join(kept)}: {start} as it was teaches these "
-            "heads. Their values may be less exact than before."
+            f"The photos have no targets for {', '.join(kept)}. The training keeps these outputs "
+            f"near the predictions of {start}, but they may be less exact."
         )
 
 
-def count_photos(rows: Manifest) -> Counter[str]:
-    """Returns the number of photos of each split, if they are enough.
+def count_faces(manifest: Manifest) -> Counter[str]:
+    """Returns the number of faces in each split: the largest face of each photo.
 
     Raises:
-        FerVitError: A class has too few training photos, or the val split none.
+        FerVitError: A class has too few training faces, or the val split has none.
     """
-    counts = Counter(rows.column("split"))
-    learned = Counter(rows.split("train").column("label"))
-    few = [f"{learned[name]} of {name}" for name in rows.labels if learned[name] < MIN_PHOTOS]
+    counts = Counter(manifest.column("split"))
+    by_class = Counter(manifest.split("train").column("label"))
+    few = [f"{by_class[name]} of {name}" for name in manifest.labels if by_class[name] < MIN_PHOTOS]
     if few:
         expected = f"at least {MIN_PHOTOS} training photos of each class, besides held-out ones"
         raise FerVitError(
@@ -177,42 +177,66 @@ def count_photos(rows: Manifest) -> Counter[str]:
     return counts
 
 
-def evaluate_model(model: Path, rows: Manifest, split: Split, page: Path) -> None:
-    """Evaluates a model on the faces of a split, beside the included model if it has all classes.
+def check_run(output: Path, key: str, overwrite: bool) -> None:
+    """Raises FerVitError when OUTPUT/model is not of the run with a key, and may not be replaced.
+
+    `KEY_FILE` has the key of the model's run. It is missing if the program was killed after it had
+    written the model.
+    """
+    has_run = newest_checkpoint(output.glob(f"training/{key}/*/checkpoints")) is not None
+    key_file = output / KEY_FILE
+    is_of_other_run = key_file.exists() and key_file.read_text("utf-8") != key
+    if not has_run or is_of_other_run:
+        model = output / "model"
+        check_output(model, overwrite, find_format(model).files)
+
+
+def evaluate_model(model: Path, manifest: Manifest, split: Split, output: Path) -> None:
+    """Evaluates a model on the faces of a split, beside the default model if it has all classes.
 
     The results also complete the model card.
+
+    Args:
+        model: The folder of the model.
+        manifest: The faces of the split.
+        split: The name of the split.
+        output: The folder of the results.
     """
-    everything = predict_manifest(load(model), rows, split)
-    faces = everything.with_label()
+    predicted = predict_manifest(load(model), manifest, split)
+    faces = predicted.with_label()
     if faces.notes:
         LOGGER.warning("\n".join(faces.notes))
-    facts = {"data": str(rows.path), "model": str(model), "split": split}
+    facts = {"data": str(manifest.path), "model": str(model), "split": split}
 
     against = None
     if set(faces.labels) <= set(load().labels):
-        included = predict_manifest(load(classes=faces.labels), rows, split)
-        against = align_probabilities(faces, included, DEFAULT_MODEL)  # (N, C)
+        of_default = predict_manifest(load(classes=faces.labels), manifest, split)
+        against = align_probabilities(faces, of_default, DEFAULT_MODEL)  # (N, C)
         facts["against"] = f"{DEFAULT_MODEL} with these classes"
 
     evaluation = evaluate_faces(faces, against=against)
-    evaluation = replace(evaluation, heads=evaluate_heads(everything))
-    # the card before the page, which marks the end of a run
+    # Faces without an expression label may have targets for further heads.
+    evaluation = replace(evaluation, heads=evaluate_heads(predicted))
+    # The card is completed before the page is written, which marks a finished run.
     models = {"This model": evaluation.scores}
     if evaluation.comparison is not None:
         models[DEFAULT_MODEL] = evaluation.comparison.other_scores
-    complete_card(model / CARD_FILE, faces.labels, models, len(rows))
-    LOGGER.info(write_results(page, facts, evaluation, faces, against))
+    complete_card(model / CARD_FILE, faces.labels, models, len(manifest))
+    LOGGER.info(write_results(output, facts, evaluation, faces, against))
 
 
 def complete_card(
     card: Path, labels: Sequence[str], models: Mapping[str, Scores], photos: int
 ) -> None:
-    """Writes scores into a model card; an empty card of an earlier version is replaced.
+    """Replaces the text to be filled in of a model card by scores.
+
+    A card without this text stays unaltered. An empty card, as an earlier version wrote it, becomes
+    the usual one first.
 
     Args:
         card: The card.
         labels: The classes of the model.
-        models: The scores of the model and of the one that it is compared with, by name.
+        models: The scores of the model, and of the model that it is compared with, by name.
         photos: Number of held-out photos.
     """
     lines = [

@@ -45,10 +45,11 @@ def visualize(
     The faces are in photos and videos. Writes OUTPUT/index.html, a gallery to filter, sort and
     search. A click on a face opens its views. "What drives the prediction" has the attributions of
     pixels and regions. "How regions exchange information" has the attention between regions,
-    through the whole encoder or in one block and head. If the model has these heads, movements and
-    pose follow. The page needs only OUTPUT/photos. faces.parquet has a row for every face,
-    shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the mean
-    attention. Time and size are estimated before the work starts.
+    through the whole encoder or in one of its attention heads. Models that also predict movements
+    or pose show these below. The page needs only OUTPUT/photos. faces.parquet has a row for every
+    face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the
+    mean attention. Time and size are estimated before the faces are explained. Videos are read
+    before the estimate.
 
     For a video, the page shows each person over time: the probabilities in all frames and up to 120
     explained faces.
@@ -86,7 +87,7 @@ def visualize(
     Returns:
         The page.
     """
-    find_method(method, METHODS)
+    find_method(method, METHODS)  # raises the error for an unknown name now
     if faces and figures is None:
         raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
     options = ReportOptions(
@@ -101,10 +102,12 @@ def visualize(
     videos = [source for source, kind in kinds.items() if kind == "video"]
 
     recognizer = load(find_network(checkpoint, model), name=checkpoint)
-    find_targets(recognizer, targets)
+    find_targets(recognizer, targets)  # raises the error for an unknown target now
     with atomic_write(output, overwrite=overwrite) as folder:
+        # Videos are read here; photos are read when their faces are explained.
         report_faces = find_faces(recognizer, photos, videos, options.photos)
         log_estimate(recognizer, options.explain, len(photos), report_faces.num_pictures)
+        # The page names photos relative to this folder.
         root = os.path.commonpath([source.absolute().parent for source in inputs.files])
         num_faces = write_report(folder, recognizer, report_faces, options, Path(root))
 

@@ -75,17 +75,18 @@ class FaceFinder:
         """
         if not self.searches:
             return self.search(image_file.decode_image(content), info)
-        image_file.check_cost(content)  # before the header is read by Pillow
+        image_file.check_cost(content)  # refuses huge files before Pillow reads their header
         reduction = image_file.reduction_to(content, MAX_SIDE)
         image = image_file.decode_image(content, reduction)
         faces = self.detector.find(image)
 
-        # A crop that has more pixels than the face in the reduced photo is cut from the full photo.
-        # Only such photos are decoded twice; all others take a third of the time.
+        # A face that becomes larger in its crop is cut from the full photo, because the reduced one
+        # would blur it. Only photos of such faces are decoded twice. A reduced photo is decoded in
+        # a third of the time.
         to_crops = [face_matrix(image, face.landmarks, self.spec, framed=False) for face in faces]
         enlarges = any(np.linalg.det(to_crop[:, :2]) > 1 for to_crop in to_crops)
         if reduction > 1 and enlarges:
-            faces = [face.moved(reduction) for face in faces]
+            faces = [face.moved(reduction) for face in faces]  # to pixels of the full photo
             image = image_file.decode_image(content)
             reduction = 1
         refined = [face.moved(reduction) for face in self.detector.confirm(image, faces)]
@@ -93,7 +94,10 @@ class FaceFinder:
         return Search(image, reduction, to_faces(info, refined), size)
 
     def shows_photo(self, image: Image) -> bool:
-        """Returns whether an image that is taken as one face shows small or several faces."""
+        """Returns whether an image that should be the crop of one face is probably a whole photo.
+
+        Its face is small, or it has several faces.
+        """
         return self.mode == "crop" and self.detector.searches and is_photo(self.detector, image)
 
     def crop(self, image: Image, faces: Faces, reduction: int = 1) -> list[Crop]:
@@ -106,10 +110,11 @@ class FaceFinder:
         """
         crops = []
         for points in faces.landmarks:
+            # Without landmarks (NaN), the whole image is the crop.
             landmarks = points / reduction if np.isfinite(points).all() else None
             cropped = crop_face(image, landmarks, self.spec, framed=self.mode == "crop")
             boxes, valid = place_regions(cropped.landmarks, self.spec)
-            from_photo = cropped.to_crop.copy()
-            from_photo[:, :2] /= reduction
-            crops.append(Crop(cropped.image, boxes, valid, from_photo))
+            to_crop = cropped.to_crop.copy()  # from pixels of `image`
+            to_crop[:, :2] /= reduction  # from pixels of the photo
+            crops.append(Crop(cropped.image, boxes, valid, to_crop))
         return crops

