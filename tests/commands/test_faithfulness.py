@@ -78,8 +78,8 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
 
 
 def test_the_table_of_methods_marks_which_way_is_better() -> None:
-    interval = FaceEstimate(mean=0.5, low=0.25, high=0.75, faces=9)
-    unknown = FaceEstimate(mean=None, low=None, high=None, faces=0)
+    interval = FaceEstimate(mean=0.5, low=0.25, high=0.75, num_faces=9)
+    unknown = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
     results = dict.fromkeys(BETTER, unknown) | {"deletion": interval}
     table = faithfulness.methods_table({"relevance": results}, random=results).splitlines()
     assert table[0].startswith("| less `random` | pixel deletion, blurred ↓ | pixel insertion, ")
