@@ -33,8 +33,8 @@ from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.heads import one_sided
 from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
-from fer_vit.train.log import log_once
-from fer_vit.wording import list_names
+from fer_vit.train.log import log_once, warn_once
+from fer_vit.wording import join_names, list_names
 
 MAX_WORKERS = 256  # each takes about 100 MB
 MAX_DYING_SECONDS = 1  # between the end of a process's connections and the end of the process
@@ -118,9 +118,20 @@ class FaceDataModule(L.LightningDataModule):
                 f"{', '.join(self.labels)}. Give the task `labels=data.labels`."
             )
         if stage == "fit":
+            self._report_unlearned(task)
             self._report_one_class()
         if stage == "fit" and self.augment.mirror > 0:
             self._report_one_sided()
+
+    def _report_unlearned(self, task: Any) -> None:
+        """Warns of targets that a `FERTask` does not know of; the command line gives it all."""
+        known = getattr(task, "heads_of_data", self.outputs)
+        unknown = [head for head in self.outputs if head not in known]
+        if unknown:
+            warn_once(
+                f"{self.manifest.path} has targets of {join_names(unknown, 'and')}, which the task "
+                "does not learn. For these heads, give it `outputs=data.outputs`."
+            )
 
     def _report_one_class(self) -> None:
         """Logs if all training faces have the same label."""

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities import rank_zero_only
 LOGGER = logging.getLogger("fer_vit")
 
 log_once = rank_zero_only(LOGGER.info)  # logs a line in process 0 only; the command line prints it
+warn_once = rank_zero_only(LOGGER.warning)  # the same for a warning, which Python shows, too
 
 ADVERTISEMENTS = (  # lines of Lightning's log that are hidden
     "Tip: For",

@@ -182,6 +182,7 @@ class FERTask(RegionViTModule):
         # the further heads, and which of their outputs are trained
         start_outputs = start.settings.outputs if start else {}
         plan = plan_heads(heads, outputs or {}, start_outputs, head_weights or {})
+        self.heads_of_data = [*(outputs or {})]
         self.shared_outputs = plan.shared_outputs
         self.loss_weights = plan.weights  # of each further head that is trained
 

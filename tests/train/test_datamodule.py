@@ -18,9 +18,12 @@ from fer_vit.face.crop import Cropped, CropSpec, crop_face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.processes import dead_worker_error
 from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.task import FERTask
 
+TINY_NETWORK = RegionViTConfig(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
 IMAGE = encode_png(np.zeros((8, 8), np.uint8))
 
 
@@ -69,6 +72,29 @@ def test_outputs_of_one_side_alone_are_named(
     (line,) = caplog.messages
     assert "mouthSmileLeft" in line
     assert "browDown" not in line
+
+
+def test_targets_of_heads_that_a_task_does_not_know_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [Row(IMAGE, label, "train", label, targets={"yaw": 3.0}) for label in ("x", "y")]
+    path = tmp_path / "m.parquet"
+    write_manifest(path, Reading(("x", "y"), rows, outputs={"pose": ["yaw"]}), "made")
+    data = FaceDataModule(path, 2, 0)
+    options = {"network": TINY_NETWORK, "labels": data.labels}
+    tasks = [
+        FERTask(**options, outputs=data.outputs),
+        FERTask(**options, outputs=data.outputs, head_weights={"pose": 0.0}),
+    ]
+    for task in tasks:
+        data.trainer = SimpleNamespace(lightning_module=task)
+        data.setup("fit")
+    assert caplog.messages == []
+    data.trainer = SimpleNamespace(lightning_module=FERTask(**options))
+    data.setup("fit")
+    (line,) = caplog.messages
+    assert "pose" in line
+    assert "outputs=data.outputs" in line
 
 
 def test_class_counts_count_votes_by_their_share(tmp_path: Path) -> None:
