@@ -271,6 +271,8 @@ def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
         name = word.partition("=")[0]
         if not name.startswith("--") or name in options:
             continue
+        if ".init_args." in name:  # an argument of a class, which the parser does not list
+            continue
         hint = suggest(name, options)
         if hint:
             return hint

@@ -72,6 +72,15 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
     assert part in fails(capsys, *words.split(" "))
 
 
+def test_the_argument_of_a_class_is_no_misspelled_option(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    words = ["--model.lr", "high", "--trainer.logger.init_args.save_dir", "runs"]
+    line = fails(capsys, "fit", "--data.manifest", "x.parquet", *words)
+    assert "`--model.lr`" in line
+    assert "Did you mean" not in line
+
+
 @pytest.mark.parametrize("verb", sorted(cli.PLAIN_VERBS))
 def test_options_have_the_defaults_of_their_function(verb: str) -> None:
     module = import_module(f"fer_vit.commands.{verb}")
