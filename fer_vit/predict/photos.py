@@ -43,6 +43,7 @@ from fer_vit.predict.inputs import (
     is_video,
     source_name,
 )
+from fer_vit.predict.smoothing import RECORDED
 from fer_vit.processes import work_in_processes
 from fer_vit.wording import fill_docstring
 
@@ -50,7 +51,7 @@ from fer_vit.wording import fill_docstring
 VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
 
 
-@fill_docstring(DETECTORS=DETECTORS_HELP, SCORES=SCORES_HELP)
+@fill_docstring(DETECTORS=DETECTORS_HELP, SCORES=SCORES_HELP, SMOOTHING=RECORDED.meaning)
 @dataclass(frozen=True)
 class PhotoOptions:
     """How photos and videos are read.
@@ -66,7 +67,8 @@ class PhotoOptions:
         start: Begin this many seconds after the first frame of a video.
         end: End this many seconds after the first frame of a video.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
-        smooth: Time constant of the smoothed probabilities in seconds; 0: no average.
+        smooth: Time constant of the smoothed probabilities in seconds: {SMOOTHING} this value; 0:
+            no average.
         min_score: Faces in photos and videos with a lower score of the detector are left out.
             Default: {SCORES}.
 
