@@ -36,7 +36,8 @@ NUMBER_FORMATS = {
     "": NUMBER,
 }
 
-# Computes a column from `faces.Faces`: an array with a row for each face (N, ...).
+# Computes a column from `faces.Faces`: an array with a row for each face (N, ...). The faces may
+# not be classified yet: without expressions, C is 0.
 ComputeColumn: TypeAlias = Callable[[Any], NDArray[Any]]
 
 CellType: TypeAlias = type

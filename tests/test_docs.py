@@ -28,6 +28,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.fields import table_columns
 from fer_vit.heads import HEADS, target_column
 from fer_vit.model.attention import POOLS
+from fer_vit.predict.smoothing import LIVE, RECORDED
 from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.configs import shipped_configs
@@ -407,6 +408,12 @@ def test_readme_counts_the_columns_of_its_table() -> None:
     assert len(columns) == len(row[1].split("|")) + int(row[2])
 
 
+def test_each_data_set_has_a_section() -> None:
+    """Errors about the files of a data set refer to it."""
+    text = (ROOT / "data/README.md").read_text()
+    assert {*SOURCES} <= {*re.findall(r"^## (\w+)$", text, re.MULTILINE)}
+
+
 def test_the_citation_is_of_this_version() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
@@ -415,8 +422,8 @@ def test_the_citation_is_of_this_version() -> None:
     ("page", "section", "table"),
     [
         ("commands", "prepare", [join_names(SOURCES), DETECTORS_HELP]),
-        ("commands", "predict", [DETECTORS_HELP, *HEADS]),
-        ("commands", "live", [*HEADS]),
+        ("commands", "predict", [DETECTORS_HELP, *HEADS, RECORDED.meaning]),
+        ("commands", "live", [*HEADS, LIVE.meaning]),
         ("commands", "visualize", [METHODS_HELP, DETECTORS_HELP]),
         ("commands", "export", [FORMATS_HELP, *HEADS]),
         ("settings", "The network", [f"{name}: {pool.meaning}" for name, pool in POOLS.items()]),

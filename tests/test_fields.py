@@ -95,6 +95,15 @@ def test_faces_have_every_column() -> None:
     assert Origin._fields == tuple(field.name for field in ORIGIN_FIELDS)
 
 
+def test_each_column_has_one_value_for_each_face() -> None:
+    outputs = {name: [0.1, 0.2, 0.3] for name in ("move_x", "yaw", "valence", "arousal")}
+    classified = make_faces(["a", "b"], [[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]], outputs=outputs)
+    only_found = found_faces([PhotoInfo("a.jpg")], np.zeros(3, np.int64))
+    for faces in (classified, only_found):
+        for name, values in faces.columns().items():
+            assert values.shape == (3,), name
+
+
 def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def width(faces: Any) -> np.ndarray:
         return faces.box[:, 2] - faces.box[:, 0]

@@ -222,10 +222,18 @@ def test_mirroring_twice_changes_nothing(head: str) -> None:
         return x[:, source] * torch.tensor(sign)
 
     assert torch.equal(mirrored(mirrored(values)), values)
+
+
+@pytest.mark.parametrize("head", [*HEADS])
+def test_raw_outputs_reach_the_values_of_a_head_and_no_others_on_a_bounded_scale(head: str) -> None:
     low = HEADS[head].low
     high = HEADS[head].high
-    decoded = decode(head, values)
-    assert ((decoded >= low) & (decoded <= high)).all()
+    extremes = torch.tensor([[-1000.0, 1000.0]])
+    lowest, highest = decode(head, extremes)[0].tolist()
+    assert lowest <= low
+    assert highest >= high
+    if HEADS[head].scale != "number":  # a number may lie beyond the targets
+        assert (lowest, highest) == (low, high)
 
 
 @pytest.mark.parametrize(

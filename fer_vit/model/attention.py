@@ -221,6 +221,10 @@ class Pooled(NamedTuple):
 class Pool(nn.Module):
     """A pooling, one of `POOLS`; all take the same arguments.
 
+    `forward` returns `Pooled` for the tokens. Tokens that are missing or have no position in the
+    face, see `located_tokens`, have the weight 0 (the class token is `TokenPool`'s alone). A face
+    without any other token has the vector 0.
+
     Attributes:
         meaning: What is classified, for the help.
         per_expression: Whether every expression has a separate vector.

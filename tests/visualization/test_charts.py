@@ -1,5 +1,7 @@
 """Charts of further heads on the page: a model may have some of the outputs of a head."""
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.html import script
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts
@@ -71,3 +74,14 @@ def test_an_entry_of_special_is_a_chart_without_a_head(
 def test_an_entry_of_special_has_a_script_that_draws_it(name: str) -> None:
     script = Path(report.__file__).parent / "page" / f"{name}.js"
     assert f"CHARTS.{name} = " in script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["page", "evaluation"])
+def test_the_scripts_of_a_page_declare_a_name_once(page: str) -> None:
+    """They are one script: a browser runs none of it if two files declare a constant."""
+    declared = Counter[str]()
+    pattern = r"^(?:async )?(?:const|let|class|function) ([^=({;\n]+|[\[{].*?[\]}])"
+    for names in re.findall(pattern, script(page), re.MULTILINE):
+        declared.update(re.findall(r"\w+", names))
+    assert declared
+    assert [name for name, count in declared.items() if count > 1] == []
