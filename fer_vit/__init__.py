@@ -70,7 +70,7 @@ def __dir__() -> list[str]:
 
 
 class _Moved(ModuleType):
-    """A module under the path that 0.1 documented: it reads the names of the new path."""
+    """A module under a path that 0.1 documented. The module takes its names from the new path."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what tools look for in every module must not import torch

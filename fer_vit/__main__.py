@@ -6,8 +6,8 @@ import signal
 def main() -> None:
     """Runs the command line.
 
-    While it is imported there is nothing to remove, so Ctrl-C ends the process at once. Python
-    would print a traceback.
+    While the command line is imported, there are no files to remove. So Ctrl-C ends the process at
+    once, without the traceback that Python would print.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

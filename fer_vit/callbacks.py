@@ -1,6 +1,7 @@
 """Callbacks of training, for `trainer.callbacks` of a config and for `lightning.Trainer`.
 
-Configs name them here, as `fer_vit.callbacks.EMA`; where they are defined may change.
+Configs use these names, such as `fer_vit.callbacks.EMA`. The modules that define the callbacks may
+change.
 """
 
 from fer_vit.train.averaging import EMA as EMA

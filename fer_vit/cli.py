@@ -1,6 +1,6 @@
-"""The command line: LightningCLI for fit, validate and test, plain functions for the rest.
+"""The command line: LightningCLI for fit, validate and test, plain functions for other commands.
 
-Heavy modules are imported when a command needs them, so that `fer-vit --help` is fast.
+Large modules are imported when a command needs them, so that `fer-vit --help` is fast.
 """
 
 import errno
@@ -47,13 +47,13 @@ PLAIN_VERBS = {
     "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
     "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
-    "live": "find and classify faces of a camera, on a page and in a table",
+    "live": "find and classify faces before a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "predict and visualize on a page in the browser",
     "evaluate": "score a model or a table of predictions, overall and by group",
     "compare": "compare the expressions of persons between conditions, with intervals and tests",
     "faithfulness": "measure how faithful the explanations are",
-    "configs": "list the included training configs with their results",
+    "configs": "list the shipped training configs with their results",
     "models": "list the available models with their results",
     "export": "write a model for other programs: safetensors, ONNX or torch.export",
 }
@@ -106,16 +106,19 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class LogPrinter(logging.Handler):
-    """Prints what fer-vit logs, to the output that is current."""
+    """Prints what fer-vit logs to the current `sys.stdout`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a line or several; an error of the output is raised."""
+        """Prints a record of one or more lines; raises an error of the output."""
         print(record.getMessage(), flush=True)
 
 
 @contextmanager
 def printed_log() -> Iterator[None]:
-    """Prints what fer-vit logs. Python's users see it if they configure the logger "fer_vit"."""
+    """Prints what fer-vit logs within the block.
+
+    Users of the Python functions configure the logger "fer_vit" instead.
+    """
     logger = logging.getLogger("fer_vit")
     level = logger.level
     propagate = logger.propagate
@@ -135,8 +138,8 @@ def printed_log() -> Iterator[None]:
 def raised_in_threads() -> Iterator[None]:
     """Raises the error of a library's thread, such as a full disk, when the block ends.
 
-    It is logged at once, without the traceback that Python prints. Errors without a remedy are
-    Python's: torch's threads may lose their connection to workers that have ended.
+    The error is logged at once, without the traceback that Python prints. Python handles the errors
+    that have no remedy here: torch's threads may lose their connection to workers that have ended.
     """
     errors: list[OSError] = []
     report_others = threading.excepthook
@@ -162,11 +165,11 @@ def raised_in_threads() -> Iterator[None]:
 def main(args: list[str] | None = None) -> None:
     """Runs `fer-vit` with the arguments `args`.
 
-    An error that the user can fix is one line and exit code 2.
+    An error that the user can fix is printed as one line, and the exit code is 2.
     """
-    # torch reads this at import: how long its threads spin while they wait for each other. With the
-    # default, training beside one busy process took four times as long; without spinning, an idle
-    # machine is a sixth slower.
+    # How long torch's threads spin while they wait for each other; torch reads the variable at its
+    # import. With the default, training beside one busy process took four times as long. Without
+    # spinning, training on an idle machine takes a sixth longer.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
@@ -183,15 +186,15 @@ def main(args: list[str] | None = None) -> None:
         sys.stdout.flush()
         return
     except BrokenPipeError:  # a reader such as `head` has closed the output
-        # else Python's flush at exit fails again
+        # without this, Python's flush at exit fails again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + 13)  # as after SIGPIPE
     except (FerVitError, OSError, RuntimeError, KeyboardInterrupt) as error:
         line = error_line(error)
         if debug or not line:
             raise
-    # Outside the handler: the error keeps the workers of a loader alive, which would print a
-    # traceback at exit.
+    # Outside the handler, where Python has deleted `error`: the error would keep the workers of a
+    # loader alive, and the workers would print a traceback at exit.
     print(f"fer-vit: {printable(line)}", file=sys.stderr)
     sys.exit(130 if line == INTERRUPTED else 2)
 
@@ -201,7 +204,7 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, RuntimeError):
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
+        if type(error).__name__ == "OutOfMemoryError":  # torch raises this error for a GPU
             return (
                 "error: The GPU has too little memory. "
                 "Free some, lower the batch size, or hide the GPU."
@@ -210,10 +213,10 @@ def error_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f" ({error.filename})" if error.filename else ""
         remedy = REMEDIES.get(error.errno or 0, "")
-        if remedy == NO_RIGHTS and not place:  # of a camera or a socket
+        if remedy == NO_RIGHTS and not place:  # the error is about a camera or a socket
             remedy = ""
         return f"error: {error.strerror}{place}. {remedy}".rstrip()
-    # The text of an OSError from a worker is the worker's traceback; its last line is the message.
+    # The text of an OSError from a worker is a traceback. The last line is the message.
     words = str(error).strip().splitlines() or [type(error).__name__]
     return f"error: {words[-1]}"
 
@@ -293,18 +296,18 @@ def run_plain(verb: str, args: list[str]) -> None:
     if fit_options is not None:
         values["fit_options"] = fit_options
     result = function(**values)
-    if hasattr(module, "show"):  # the command only returns its result
+    if hasattr(module, "show"):  # the command returns its result and does not print it
         module.show(result)
 
 
 FIT_OPTION = re.compile(
-    r"--(data|model|trainer|checkpoint)\..+"  # a group's setting
+    r"--(data|model|trainer|checkpoint)\..+"  # a setting in a group
     r"|--(model|seed_everything)(=.*)?"
 )
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits a command line into the options of `fit`, with their values, and the other words."""
+    """Splits a command line into the options of `fit` with their values, and the other words."""
     options: list[str] = []
     others: list[str] = []
     waiting = False  # an option without `=` takes the next word
@@ -322,7 +325,10 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
-    """Returns arguments as jsonargparse reads them: `--max-faces` and a flag without a value."""
+    """Returns arguments in jsonargparse's spelling.
+
+    `--max-faces` becomes `--max_faces`, and a flag without a value gets the value `true`.
+    """
     flags = set()
     for action in parser._actions:
         if getattr(action, "_typehint", None) is bool:
@@ -340,12 +346,12 @@ def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
 
 
 def check_repeated(words: Sequence[str], parser: ArgumentParser) -> None:
-    """Logs an option that is there twice, of which the last one counts, as in other programs.
+    """Logs a warning for an option that occurs twice: the last value counts.
 
-    Options that may be repeated are left out.
+    Options that may be repeated are not checked.
 
     Raises:
-        FerVitError: The option takes several values: the first ones would be lost.
+        FerVitError: An option with several values occurs twice: the earlier values would be lost.
     """
     options: dict[str, Action] = {}
     for action in parser._actions:
@@ -371,7 +377,7 @@ def check_repeated(words: Sequence[str], parser: ArgumentParser) -> None:
 
 
 def suggest_path(words: Sequence[str]) -> str:
-    """Returns how to write a file whose name begins like an option; empty without one."""
+    """Returns a hint about a file whose name begins with a dash; empty without such a file."""
     for word in words:
         if word.startswith("-") and os.path.lexists(word):
             return f" The file {word} is read as ./{word}."
@@ -379,7 +385,10 @@ def suggest_path(words: Sequence[str]) -> str:
 
 
 def name_default(error: str, parser: ArgumentParser) -> str:
-    """Returns the default of the option that an error of jsonargparse names; empty without one."""
+    """Returns the default of the option that an error of jsonargparse names.
+
+    Returns an empty text if the error names no option, or the option has no default.
+    """
     option = re.search(r'Parser key "(\w+)"', error)
     default = parser.get_defaults().get(option[1]) if option else None
     return "" if default is None else f". The default is {default}"
@@ -388,7 +397,8 @@ def name_default(error: str, parser: ArgumentParser) -> str:
 def verb_parser(verb: str, module: Any) -> ArgumentParser:
     """Returns the parser of a plain command, `module.<verb>`.
 
-    Its options are the signature and docstring of the function, and what `module.add_options` adds.
+    The options come from the signature and the docstring of the function, and from
+    `module.add_options`.
     """
     function = getattr(module, verb)
     description, _, _ = inspect.cleandoc(function.__doc__).partition("\n\nArgs:")
@@ -407,7 +417,8 @@ def verb_parser(verb: str, module: Any) -> ArgumentParser:
         if name == "fit_options":
             continue
         if kind == list[Path]:
-            # jsonargparse would parse the class Path as YAML, which rejects names beyond Unicode
+            # With the type Path, jsonargparse parses a name as YAML and rejects names that are not
+            # valid Unicode.
             parser.add_argument(name, nargs="+", type=path, help=helps[name])
         elif kind in LIST_ITEMS:
             convert = LIST_ITEMS[kind]
@@ -420,7 +431,7 @@ def verb_parser(verb: str, module: Any) -> ArgumentParser:
         elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:
             parser.add_argument(name, nargs="?", default=default, help=helps[name])
     added: set[str | int] = {action.dest for action in parser._actions}
-    added.add("fit_options")  # options themselves, see `split_options`
+    added.add("fit_options")  # several options in one argument, see `split_options`
     parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
     if hasattr(module, "add_options"):
         module.add_options(parser)
@@ -428,11 +439,11 @@ def verb_parser(verb: str, module: Any) -> ArgumentParser:
 
 
 def path(word: str) -> Path:
-    """Returns an argument as a path; `--help` shows this name."""
+    """Returns an argument as a path; `--help` shows the name of this function as the type."""
     return Path(word)
 
 
-# How a word becomes an item of an option with several values, by the type of the option.
+# Functions that convert a word to an item of an option with several values, by the option's type.
 LIST_ITEMS: dict[Any, Callable[[str], Any]] = {
     Sequence[Path]: path,
     Sequence[str]: str,

@@ -1,13 +1,13 @@
-"""Prediction sets: sets of labels that contain the true one at a nominal rate.
+"""Prediction sets: sets of labels that contain the true label at a nominal rate.
 
-Split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005) with one
-minus the probability of the true label as score: "Least ambiguous set-valued classifiers with
-bounded error levels" (Sadinle, Lei and Wasserman 2019, arXiv:1609.00451), by class as in their
-section 3. Of the usual scores it gives the smallest sets.
+The method is split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005)
+with the score 1 - p(true label): "Least ambiguous set-valued classifiers with bounded error levels"
+(Sadinle, Lei and Wasserman 2019, arXiv:1609.00451). Sets by class are from section 3 of that paper.
+This score gives the smallest sets of the usual scores.
 
-The rate is guaranteed for faces from the distribution of the calibration faces, if nothing else of
-the model depends on these. The validation faces of a model also chose its epoch, so that its rate
-is nominal: the true one may be lower by the little that this choice fits.
+The rate is guaranteed under two assumptions: faces come from the distribution of the calibration
+faces, and nothing else in the model depends on the calibration faces. The validation faces also
+chose the epoch of a model. So the rate is nominal: the true rate may be slightly lower.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from fer_vit.geometry import Array, IntArray, Mask
 
 COVERAGES = (90, 95)  # in percent
 
-# By coverage in percent: the least probability of a label in a set, for all faces and then for each
-# label (1 + C). 0 for a label with too few calibration faces, which is in every set: fewer than 9
-# cannot cover 90%, and fewer than 19 not 95%. Files of earlier versions have None for a label with
-# fewer than 19.
+# The thresholds (1 + C) by coverage in percent: the smallest probability of a label in a set, first
+# for all faces, then for the faces with each label. A label with too few calibration faces has the
+# threshold 0, so the label is in every set: fewer than 9 faces cannot cover 90%, and fewer than 19
+# faces cannot cover 95%. Files of earlier versions have None for a label with fewer than 19 faces.
 Thresholds = Mapping[str, Sequence[float | None]]
 
 
 def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float]]:
-    """Returns the thresholds that N faces with known labels give.
+    """Returns the thresholds by coverage from N faces with known labels.
 
     Args:
-        probabilities: Of the model (N, C).
+        probabilities: The probabilities from the model (N, C).
         target: The index of the true label (N,).
     """
     of_truth = probabilities[np.arange(len(target)), target]  # (N,)
@@ -43,7 +43,10 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
 
 
 def _threshold(probabilities: Array, coverage: int) -> float:
-    """Returns what `coverage` percent of probabilities (N,) reach; 0 if they are too few."""
+    """Returns the value that `coverage` percent of probabilities (N,) reach.
+
+    Returns 0 if there are too few probabilities.
+    """
     rank = (len(probabilities) + 1) * (100 - coverage) // 100
     return float(np.sort(probabilities)[rank - 1]) if rank else 0.0
 
@@ -53,9 +56,12 @@ def in_set(
 ) -> Mask:
     """Returns which labels are in the prediction set of each face (..., C).
 
-    `probabilities` (..., C) are of the model.
-    `by_class`: every label has this coverage (in percent), with larger sets. A label without a
-    threshold is in each: nothing is known of its coverage.
+    Args:
+        probabilities: The probabilities from the model (..., C).
+        thresholds: The thresholds of the model.
+        coverage: The coverage in percent.
+        by_class: Whether the coverage holds for each label, with larger sets. A label without a
+            threshold is then in every set, because its coverage is unknown.
     """
     overall, *of_labels = thresholds[str(coverage)]
     if not by_class:

@@ -11,18 +11,18 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, TextIO
 
-CONTROL = re.compile(  # characters that change more on a terminal than their place
-    r"(?!\x1b\[A)"  # one line up, which tqdm uses
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # commands to terminals
-    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # other order, or new lines
-    r"\ud800-\udfff]"  # bytes of names beyond Unicode
+CONTROL = re.compile(  # characters that can alter other text on a terminal
+    r"(?!\x1b\[A)"  # allowed: one line up, which tqdm uses
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters, except tab and line breaks
+    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line separators and changes of text direction
+    r"\ud800-\udfff]"  # surrogates: bytes of file names that are not valid Unicode
 )
 
 
 def printable(text: str) -> str:
     """Returns untrusted text on one line.
 
-    Unprintable characters (control characters, lone surrogates) become `?`.
+    Characters that are not printable (control characters, lone surrogates) become `?`.
     """
     letters = []
     for letter in text:
@@ -36,10 +36,9 @@ def printable(text: str) -> str:
 
 
 class PrintableStream:
-    """A text stream that replaces control characters in everything printed to it by `?`.
+    """A text stream that replaces control characters by `?` in everything that is printed.
 
-    File names, labels and metadata come from anyone, and are printed by many commands and
-    libraries.
+    Many commands and libraries print file names, labels and metadata from untrusted files.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -58,7 +57,7 @@ _in_command = ContextVar("_in_command", default=False)
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Lets messages name options of the command line; elsewhere they name arguments of Python."""
+    """Makes messages within the block name options; other messages name arguments of Python."""
     token = _in_command.set(True)
     try:
         yield
@@ -67,7 +66,7 @@ def command_line() -> Iterator[None]:
 
 
 def for_reader(message: str) -> str:
-    """Returns a message with options on the command line, else with arguments of Python."""
+    """Returns a message with options in `command_line`, and otherwise with arguments of Python."""
     return message if _in_command.get() else as_arguments(message)
 
 
@@ -76,8 +75,8 @@ def as_arguments(message: str, with_groups: bool = False) -> str:
 
     Args:
         message: The message. Options are in backquotes.
-        with_groups: Whether `--model.lr` becomes `model.lr`, as `fit` takes it, and not `lr`, as
-            the class does.
+        with_groups: Whether `--model.lr` becomes `model.lr`, the spelling in a config of `fit`.
+            Otherwise it becomes `lr`, the argument of the class.
     """
 
     def translate(options: re.Match[str]) -> str:
@@ -99,7 +98,7 @@ def _argument(option: str, with_groups: bool) -> str:
 
 
 def translate_record(record: logging.LogRecord) -> bool:
-    """Gives a record of the log the words of its reader, like a message of an error."""
+    """Replaces options by arguments in a record of the log, as `for_reader` does."""
     record.msg = for_reader(record.getMessage())
     record.args = ()
     return True
@@ -111,8 +110,8 @@ logging.getLogger("fer_vit").addFilter(translate_record)
 class FerVitError(Exception):
     """An error that the user can fix, in one line: expected, found, remedy.
 
-    The command line prints no traceback. Messages are written with options in backquotes (`--face
-    crop`), which Python's users read as arguments.
+    The command line prints the message without a traceback. Messages are written with options in
+    backquotes (`--face crop`). In Python, the text of the error has arguments instead.
     """
 
     with_groups = False  # see `as_arguments`; `fit` sets it
@@ -139,11 +138,11 @@ class TableError(FerVitError):
     """A table that cannot be read or written, or lacks what a command needs."""
 
 
-WHOLE_BITS = 63  # bits of the largest whole number of an option, as of sizes and counts in C
+WHOLE_BITS = 63  # a whole number of an option has at most this many bits, as a signed int64
 
 
 def check_number(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raises FerVitError when an option is no number, NaN, or outside [low, high].
+    """Raises FerVitError when the value of an option is no number, NaN, or outside [low, high].
 
     `name` is the option without dashes, such as `workers` or `data.batch_size`.
     """
@@ -155,7 +154,7 @@ def check_number(name: str, value: float, low: float, high: float = math.inf) ->
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raises FerVitError when an option is no finite number above 0."""
+    """Raises FerVitError when the value of an option is no finite number above 0."""
     if not isinstance(value, Real):
         raise FerVitError(f"Expected `--{name}` to be a number, but got {short(value)}.")
     if not 0 < value < math.inf:
@@ -163,7 +162,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_whole(name: str, value: int, low: int) -> None:
-    """Raises FerVitError when an option is no whole number, below `low`, or too large to count."""
+    """Raises FerVitError when the value of an option is no whole number in [low, 2**63)."""
     if not isinstance(value, Integral):
         raise FerVitError(f"Expected `--{name}` to be a whole number, but got {short(value)}.")
     check_number(name, value, low)
@@ -185,14 +184,14 @@ def suggest(name: str, choices: Iterable[str]) -> str:
     return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
 
-MAX_KNOWN_NAMES = 16  # more names are no help in a message
-NEAREST_NAMES = 5
+MAX_KNOWN_NAMES = 16  # most names that a message lists in full
+NEAREST_NAMES = 5  # names that a message lists if there are more
 
 
 def known_names(name: str, choices: Iterable[str]) -> str:
-    """Returns the allowed names for a message about an unknown one.
+    """Returns the allowed names for a message about an unknown name.
 
-    All are named if they are few; of many, the nearest ones and the number of all.
+    If there are many names, returns the nearest names and the number of the other names.
     """
     names = list(choices)
     if len(names) <= MAX_KNOWN_NAMES:
@@ -204,7 +203,7 @@ def known_names(name: str, choices: Iterable[str]) -> str:
 def describe_option(error: str) -> str:
     """Returns an error of jsonargparse about the type of an option in plain words.
 
-    All types that the option may have are named. Other errors are returned unaltered.
+    The text names all types that the option may have. Other errors are returned unaltered.
     """
     # Parser key "model.network": Unable to load config 'x.parquet'
     group = re.match(
@@ -230,7 +229,7 @@ def describe_option(error: str) -> str:
 
 
 def describe_types(types: str) -> str:
-    """Returns types, as Python prints them, in plain words; empty if they contain none."""
+    """Returns types from Python's text for them, in plain words; empty if the text has no type."""
     choices: list[str] = []
     words: list[str] = []
     named = r"typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<type>[\w.]+)'>|\b(?P<group>\w+)\["
@@ -243,7 +242,7 @@ def describe_types(types: str) -> str:
         if name not in ("NoneType", "optional", "union") and word not in words:
             words.append(word)
     if VALUE_TYPES["float"] in words and VALUE_TYPES["int"] in words:
-        words.remove(VALUE_TYPES["int"])  # also a number
+        words.remove(VALUE_TYPES["int"])  # a whole number is a number
     if choices:
         words.insert(0, f"one of {', '.join(dict.fromkeys(choices))}")
     return " or ".join(words)
@@ -264,7 +263,7 @@ VALUE_TYPES = {  # what an option expects, by the type of its values
 def suggest_option(words: Sequence[str], parser: ArgumentParser) -> str:
     """Returns a question about the first misspelled option of a command line.
 
-    Empty if there is none.
+    Returns an empty text if there is no misspelled option.
     """
     options = [option for action in parser._actions for option in action.option_strings]
     for word in words:

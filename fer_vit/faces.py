@@ -1,6 +1,6 @@
 """Faces, the value that all stages take and return.
 
-They are found, classified, smoothed, and then written or drawn.
+The stages find, classify and smooth faces, and then write or draw them.
 
 N faces, M photos (or frames of videos), C expressions, K outputs of further heads, R regions,
 D features. Points are (x, y) in pixels of the photo, boxes xyxy.
@@ -37,18 +37,18 @@ READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 SMALL_SIZE = 30  # size in pixels below which labels are unreliable
 TURNED_ANGLE = 45  # angle in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
-WARNINGS = {  # what the column `warning` may have, and how a summary explains it
+WARNINGS = {  # the values of the column `warning`, and the words of a summary for each value
     "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
     "turned head": f"heads are turned by more than {TURNED_ANGLE} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
-SEPARATOR = "; "  # between the names in a cell
+SEPARATOR = "; "  # separates the names in a cell
 
 
 class Pose(NamedTuple):
     """Angles in degrees, relative to the line from the camera to the face.
 
-    0 for a frontal, upright face.
+    A frontal, upright face has the angles 0.
     """
 
     # [-90, 90], positive if the face turns to the right of the picture (the person's left)
@@ -57,7 +57,7 @@ class Pose(NamedTuple):
     roll: float  # [-180, 180], positive if the face is turned clockwise in the picture
 
 
-# The score of an image that is taken as one face because a detector found none in it.
+# The score of an image in which a detector found no face, so that the full image is used as one.
 NOT_FOUND = 0.0
 
 
@@ -67,7 +67,7 @@ class Origin(NamedTuple):
     model: str | None = None  # name or path of the model
     detector: str | None = None  # name of the face detector
     fer_vit_version: str | None = None
-    predicted_on: str | None = None  # date, YYYY-MM-DD; the earliest of faces of several days
+    predicted_on: str | None = None  # date, YYYY-MM-DD; the earliest date for several days
     pose_from: str | None = None  # see `predict.computed.pose_source`
 
 
@@ -76,15 +76,17 @@ class PhotoInfo:
     """A photo, or a frame of a video, and whether it could be read.
 
     Attributes:
-        path: The photo or video; "image 0" and so on for images in memory.
-        status: `OK`, `NO_FACE`, `FIRST_FRAME`, or why it cannot be read.
-        index: Of the photo or video among the inputs.
-        frame: Index of the frame in its video; None for a photo, and for the end of a damaged
+        path: The path of the photo or video; "image 0" and so on for images in memory.
+        status: `OK`, `NO_FACE`, `FIRST_FRAME`, or the reason why the image cannot be read.
+        index: The index of the photo or video among the inputs.
+        frame: The index of the frame in its video; None for a photo, and for the end of a damaged
             video.
-        seconds: The frame's time in its file; None like `frame`.
-        size: Width and height in pixels; None if it cannot be read.
-        taken_whole: Whether it was taken as the crop of one face, but shows small or several faces.
-        source: What it is read from again; None before its faces are classified.
+        seconds: The frame's time in its file; None where `frame` is None.
+        size: Width and height in pixels; None if the image cannot be read.
+        taken_whole: Whether the image was used as the crop of one face, but shows a small face or
+            several faces.
+        source: The file or image in memory, for another reading; None before the faces are
+            classified.
     """
 
     path: str
@@ -112,12 +114,14 @@ class Scheme:
         labels: The C expressions.
         outputs: The columns of the K outputs of further heads.
         regions: The names of the R regions.
-        crop_size: Side of the crop in pixels.
-        align: How crops are aligned, see `CropSpec`; so is `template`. None: faces of tables.
-        template: The landmarks (5, 2) of an aligned crop as fractions of its side.
+        crop_size: The side of the crop in pixels.
+        align: How crops are aligned, see `CropSpec`; None for faces from a table.
+        template: The landmarks (5, 2) of an aligned crop as fractions of its side, see `CropSpec`.
         features: The number D of features.
-        thresholds: Of prediction sets, see `conformal`; empty if the model is not calibrated.
-        sure_score: The detector's score below which a face is uncertain; None: no face is.
+        thresholds: The thresholds of prediction sets, see `conformal`; empty if the model is not
+            calibrated.
+        sure_score: The detector's score below which a face is uncertain; None: no face is
+            uncertain.
         origin: What made the predictions.
     """
 
@@ -134,7 +138,7 @@ class Scheme:
 
     @property
     def undated(self) -> Self:
-        """The scheme without the date, on which no number depends."""
+        """The scheme without the date. No number depends on the date."""
         return replace(self, origin=self.origin._replace(predicted_on=None))
 
 
@@ -142,30 +146,32 @@ class Scheme:
 class Faces(Sequence["Face"]):
     """N faces of M photos in order: arrays with a row for each face.
 
-    `faces[0]` is a view of one face; `faces[2:5]`, `faces[mask]` and `faces[indices]` are faces
-    again, with the photos that contain them. NaN in an array: there is no such number.
+    `faces[0]` is a view of one face. `faces[2:5]`, `faces[mask]` and `faces[indices]` are faces
+    again, with the photos that contain them. NaN in an array means that there is no number.
 
     Attributes:
         infos: The M photos and frames, also those without a face.
-        scheme: What the numbers mean; without labels, the faces are not classified yet.
+        scheme: What the numbers mean. Without labels, the faces are not classified yet.
         photo: The photo of each face, as an index of `infos` (N,).
         face: The index of each face in its photo (N,).
-        box: (N, 4) in pixels of the photo; NaN for a crop that was not searched.
-        landmarks: (N, 5, 2), in the order of `geometry.LANDMARKS`; NaN like `box`.
-        score: The detector's, in [0, 1] (N,); `NOT_FOUND`: the full image is used; NaN: no
+        box: The box of each face (N, 4), xyxy in pixels of the photo; NaN for a crop that was not
+            searched.
+        landmarks: The landmarks of each face (N, 5, 2), in the order of `geometry.LANDMARKS`, in
+            pixels of the photo; NaN for a crop that was not searched.
+        score: The detector's score (N,), in [0, 1]; `NOT_FOUND`: the full image is used; NaN: no
             detector.
         track: The number of the person in the video (N,); None in a photo.
-        probabilities: (N, C).
-        outputs: Of further heads (N, K), in the unit of the head.
+        probabilities: The probabilities of the expressions (N, C).
+        outputs: The outputs of further heads (N, K), in the unit of the head.
         angles: Yaw, pitch and roll (N, 3) in degrees; NaN without a pose.
         smoothed: `probabilities`, averaged over time (N, C); NaN in a photo.
         smoothed_outputs: `outputs`, averaged over time (N, K); NaN in a photo.
-        to_crop: Matrices from photo to crop pixels (N, 2, 3).
-        boxes: Of the regions (N, R, 4), in crop pixels.
+        to_crop: The matrices from photo to crop pixels (N, 2, 3).
+        boxes: The boxes of the regions (N, R, 4), xyxy in crop pixels.
         visible: Which regions the model gets (N, R).
         in_photo: Which regions have their centre in the photo (N, R).
-        blur: Width of edges in pixels (N,), about 1.1 in FERPlus; NaN without contrast.
-        features: What the classifier gets (N, D).
+        blur: The width of edges in pixels (N,), about 1.1 in FERPlus; NaN without contrast.
+        features: The features before the classifier (N, D).
     """
 
     infos: tuple[PhotoInfo, ...]
@@ -216,17 +222,17 @@ class Faces(Sequence["Face"]):
         return f"{type(self).__name__}(faces={len(self)}, photos={len(self.infos)})"
 
     def view(self, row: int) -> "Face":
-        """Returns the face in a row, which is at least 0."""
+        """Returns the face in a row, from 0."""
         return Face(self, row)
 
     def take(self, indices: IntArray) -> Self:
-        """Returns the faces with some indices (n,), with the photos that contain them."""
+        """Returns the faces at indices (n,), with the photos that contain them."""
         photos = np.unique(self.photo[indices])
         infos = tuple(self.infos[index] for index in photos.tolist())
         return self._select(indices, infos, np.searchsorted(photos, self.photo[indices]))
 
     def of_photo(self, index: int) -> Self:
-        """Returns the faces of a photo, none or more, with the photo."""
+        """Returns the faces of a photo, zero or more, with the photo."""
         indices = np.flatnonzero(self.photo == index)
         return self._select(indices, (self.infos[index],), np.zeros(len(indices), np.int64))
 
@@ -236,7 +242,10 @@ class Faces(Sequence["Face"]):
         return replace(self, infos=infos, **columns)
 
     def photos(self) -> list["Photo"]:
-        """Returns each photo and frame with its faces, also without a face or unreadable."""
+        """Returns each photo and frame with its faces.
+
+        Photos without a face and unreadable photos are returned as well.
+        """
         return [
             Photo(**vars(info), faces=self.of_photo(index)) for index, info in enumerate(self.infos)
         ]
@@ -279,7 +288,7 @@ class Faces(Sequence["Face"]):
 
     @property
     def label(self) -> Objects:
-        """The most probable expression of each face (N,); None if it is not classified."""
+        """The most probable expression of each face (N,); None if the face is not classified."""
         return self._most_probable(self.probabilities)
 
     @property
@@ -299,15 +308,16 @@ class Faces(Sequence["Face"]):
     def sure_smoothed_labels(self, min_confidence: float) -> Objects:
         """Returns `label_smoothed` (N,), None also for a lower smoothed probability.
 
-        The table of faces has these labels, and `--intervals`, `--summary` and `compare` measure
-        time by them.
+        The table of faces contains these labels. `--intervals`, `--summary` and `compare` use the
+        same labels to measure time.
         """
         return self._most_probable(self.smoothed, min_confidence)
 
     def _most_probable(self, probabilities: Array, min_confidence: float = 0.0) -> Objects:
-        """Returns the expression with the largest of the probabilities (N, C) of each face (N,).
+        """Returns the expression with the largest probability for each face (N,).
 
-        None without probabilities, and where the largest is below `min_confidence`.
+        The result is None without probabilities (N, C), and for a face whose largest probability is
+        below `min_confidence`.
         """
         labels = as_objects([None] * len(self))
         if self.labels:
@@ -320,26 +330,32 @@ class Faces(Sequence["Face"]):
     @property
     def entropy(self) -> Array:
         """The entropy of the probabilities in nats (N,), between 0 and log C."""
-        # 0 log 0 is 0, as 1 log 1 is
+        # p log p is 0 for p = 0: 1 log 1 is 0, too
         probabilities = np.where(self.probabilities > 0, self.probabilities, 1.0)
         return np.asarray(-(probabilities * np.log(probabilities)).sum(1))
 
     @property
     def not_found(self) -> Mask:
-        """Where a detector found no face, so that the full image is taken as one (N,).
+        """Where a detector found no face, so that the full image is used as one (N,).
 
-        Its landmarks are a guess: they have no pose.
+        The landmarks of such a face are a guess and give no pose.
         """
         return np.asarray(self.score == NOT_FOUND)
 
     @property
     def size(self) -> Array:
-        """The side of each crop in pixels of the photo (N,); below `crop_size` it is enlarged."""
+        """The side of each crop in pixels of the photo (N,).
+
+        A crop with a side below `crop_size` was enlarged.
+        """
         area = np.linalg.det(self.to_crop[:, :, :2])
         return np.asarray(self.scheme.crop_size / np.sqrt(area))
 
     def sets(self, coverage: int = 90, by_class: bool = False) -> Mask | None:
-        """Returns the expressions in each prediction set (N, C); see `Face.prediction_set`."""
+        """Returns which expressions are in each prediction set (N, C); see `Face.prediction_set`.
+
+        Returns None if the model is not calibrated.
+        """
         thresholds = self.scheme.thresholds
         if not thresholds:
             return None
@@ -370,8 +386,9 @@ class Faces(Sequence["Face"]):
 
     @property
     def warnings(self) -> dict[str, Mask]:
-        """Which faces (N,) each of `WARNINGS` applies to."""
-        turned: Mask = np.any(np.abs(self.angles) > TURNED_ANGLE, axis=1)  # not without a pose
+        """The faces (N,) to which each of `WARNINGS` applies."""
+        # False for a face without a pose
+        turned: Mask = np.any(np.abs(self.angles) > TURNED_ANGLE, axis=1)
         uncertain = are_uncertain(self.score, self.scheme.sure_score)
         return {"small face": self.size < SMALL_SIZE, "turned head": turned, UNCERTAIN: uncertain}
 
@@ -417,9 +434,9 @@ class Faces(Sequence["Face"]):
     ) -> list[dict[str, Cell]]:
         """Returns the rows of a table with the chosen columns.
 
-        Faces below `min_confidence` have no label and are ambiguous, and faces with a lower
-        smoothed probability have no smoothed label. With `photos`, the rows are in the order of the
-        photos, and a photo without a face has a row, with the origin.
+        Faces below `min_confidence` have no label and are ambiguous. Faces with a lower smoothed
+        probability have no smoothed label. With `photos`, the rows are in the order of the photos.
+        A photo without a face then has a row with its own columns and the origin.
         """
         rows = self._cells_by_row(chosen)
         if min_confidence:
@@ -446,9 +463,9 @@ class Faces(Sequence["Face"]):
         return in_order
 
     def _photo_rows(self) -> list[dict[str, Cell]]:
-        """Returns the row of each photo as if it had no face: its own columns, and the origin."""
+        """Returns the row that each photo has without a face: its own columns and the origin."""
         every_photo = np.arange(len(self.infos))
-        unknown = found_faces(self.infos, every_photo, scheme=self.scheme)  # one in each photo
+        unknown = found_faces(self.infos, every_photo, scheme=self.scheme)  # one face in each photo
         return unknown._cells_by_row([*PHOTO_FIELDS, *ORIGIN_FIELDS])
 
     def _cells_by_row(self, chosen: Sequence[Field]) -> list[dict[str, Cell]]:
@@ -470,17 +487,17 @@ class Photo(PhotoInfo):
 
 
 class Face:
-    """One of some faces, by views of its numbers. A copy and a pickle have only this face.
+    """A view of one of several faces. A copy and a pickle contain only this face.
 
-    Each column of the table of faces is an attribute, by its name, such as `status`, `box_left` or
-    `valence`. A method or property with the name of a column comes first.
+    Each column of the table of faces is an attribute, such as `status`, `box_left` or `valence`. A
+    method or property with the name of a column takes precedence.
 
     Attributes:
-        size: The side of the crop in pixels of the photo; below `crop_size` the crop is enlarged.
+        size: The side of the crop in pixels of the photo. A crop below `crop_size` was enlarged.
         blur: The width of edges in pixels, about 1.1 in FERPlus; None without contrast.
         entropy: The entropy of the probabilities in nats, between 0 and log C.
-        ambiguous: Whether the prediction set at 90 % does not have exactly one expression; None:
-            not calibrated.
+        ambiguous: Whether the prediction set at 90 % does not have exactly one expression; None if
+            the model is not calibrated.
     """
 
     size: float
@@ -512,14 +529,14 @@ class Face:
         scheme = self._faces.scheme
         for column in face_fields(scheme.labels, scheme.outputs, videos=True):
             if column.name == name:
-                return as_cells(column.values(self.alone))[0]  # its only row
+                return as_cells(column.values(self.alone))[0]  # `alone` has one row
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
         )
 
     @property
     def alone(self) -> Faces:
-        """This face alone, as faces of its photo."""
+        """`Faces` with this face alone, and its photo."""
         return self._faces.take(np.array([self._row]))
 
     @property
@@ -529,7 +546,7 @@ class Face:
 
     @property
     def path(self) -> str:
-        """The photo or video; "image 0" and so on for images in memory."""
+        """The path of the photo or video; "image 0" and so on for images in memory."""
         return self.info.path
 
     @property
@@ -579,7 +596,7 @@ class Face:
     def score(self) -> float | None:
         """The detector's score in [0, 1].
 
-        0: no face was found, the full image is used; None: no detector.
+        0 if no face was found and the full image is used; None without a detector.
         """
         return _number_or_none(self._faces.score[self._row])
 
@@ -619,7 +636,7 @@ class Face:
         return self._named(self._faces.scheme.outputs, self._faces.smoothed_outputs)
 
     def _named(self, names: Sequence[str], values: Array) -> dict[str, float]:
-        """Returns the numbers of a row by name; none without any."""
+        """Returns the numbers of this face by name; empty if all numbers are NaN."""
         row = values[self._row]
         if np.isnan(row).all():
             return {}
@@ -627,9 +644,9 @@ class Face:
 
     @property
     def pose(self) -> Pose | None:
-        """Yaw, pitch and roll in degrees, by the model's head `pose`, or else by the landmarks.
+        """Yaw, pitch and roll in degrees, from the model's head `pose` or from the landmarks.
 
-        None without both: no face was detected, or the landmarks have no pose.
+        None without both: no face was detected, or the landmarks give no pose.
         """
         angles = self._faces.angles[self._row]
         return Pose(*angles.tolist()) if np.isfinite(angles).all() else None
@@ -664,7 +681,7 @@ class Face:
 
     @property
     def features(self) -> Float32Array:
-        """What the classifier gets (D,)."""
+        """The features before the classifier (D,)."""
         return np.asarray(self._faces.features[self._row])
 
     @property
@@ -676,11 +693,12 @@ class Face:
         """Returns the expressions that are possible for the face.
 
         Prediction sets nominally contain the true expression of `coverage` percent (90, 95) of the
-        faces, for faces like the calibration faces.
+        faces, for faces like the calibration faces. Returns None if the model is not calibrated
+        (`fer-vit export --calibrate`).
 
-        With `by_class` the coverage holds for each expression: sets are larger, and each contains
-        the expressions with too few calibration faces (of the included models: contempt). None: the
-        model is not calibrated (`fer-vit export --calibrate`).
+        With `by_class`, the coverage holds for each expression. The sets are then larger, and each
+        set contains the expressions with too few calibration faces. For the shipped models this is
+        contempt.
         """
         member = self.alone.sets(coverage, by_class)
         if member is None:
@@ -708,16 +726,16 @@ def found_faces(
     track: Sequence[int | None] | None = None,
     scheme: Scheme | None = None,
 ) -> Faces:
-    """Returns N faces that are not classified; what is not given is unknown.
+    """Returns N faces that are not classified. Values that are not given are unknown.
 
     Args:
         infos: The photos.
-        photo: The photo of each face, in ascending order (N,).
-        box: (N, 4).
-        landmarks: (N, 5, 2).
-        score: (N,).
-        track: (N,).
-        scheme: What the numbers will mean. Default: nothing yet.
+        photo: The index of each face's photo, in ascending order (N,).
+        box: The boxes (N, 4), as in `Faces`.
+        landmarks: The landmarks (N, 5, 2), as in `Faces`.
+        score: The detector's scores (N,), as in `Faces`.
+        track: The tracks (N,), as in `Faces`.
+        scheme: What the numbers will mean. Default: a scheme without labels and outputs.
     """
     num_faces = len(photo)
     scheme = scheme or Scheme()
@@ -756,10 +774,10 @@ AnyFaces = TypeVar("AnyFaces", bound=Faces)
 
 
 def join_faces(batches: Sequence[AnyFaces]) -> AnyFaces:
-    """Returns the faces and photos of several values, one or more, one after another.
+    """Returns the faces and photos of one or more batches, one batch after another.
 
-    They may be of different days: `origin.predicted_on` is the earliest. Raises FerVitError when
-    different models, detectors or versions have classified them.
+    The batches may be from different days: `origin.predicted_on` is the earliest date. Raises
+    FerVitError when different models, detectors or versions have classified the faces.
     """
     classified = [batch for batch in batches if len(batch)] or batches[:1]
     scheme = classified[0].scheme
@@ -782,9 +800,10 @@ def join_faces(batches: Sequence[AnyFaces]) -> AnyFaces:
 
 
 def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:
-    """Returns a face, or several in a list, as faces.
+    """Returns `Faces` for one face or a list of faces.
 
-    Raises FerVitError when they are no faces, none, or of different models.
+    Raises FerVitError when the argument is something else, an empty list, or a list of faces that
+    different models have classified.
     """
     if isinstance(faces, Faces):
         return faces
@@ -806,10 +825,10 @@ def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:
 
 
 def are_uncertain(score: Array, sure_score: float | None) -> Mask:
-    """Returns where a detector found a face, but may be wrong (N,).
+    """Returns where a detector found a face but is uncertain (N,).
 
     Args:
-        score: The detector's (N,); `NOT_FOUND`, and NaN without a detector, are not uncertain.
+        score: The detector's scores (N,). `NOT_FOUND` and NaN (no detector) are not uncertain.
         sure_score: The detector's `sure_score`; None: no face is uncertain.
     """
     if sure_score is None:
@@ -823,7 +842,7 @@ def as_objects(values: Sequence[object]) -> Objects:
 
 
 def as_cells(column: NDArray[Any]) -> list[Cell]:
-    """Returns the values of a column as cells; numbers that are not finite are empty."""
+    """Returns the values of a column as cells; numbers that are not finite become None."""
     cells: list[Cell] = column.tolist()
     if column.dtype.kind != "f":
         return cells

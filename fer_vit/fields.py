@@ -1,9 +1,10 @@
 """The columns of the tables of faces, people and intervals, and of manifests.
 
-Writers, readers, help and documentation are made from these lists.
+Writers, readers, help and documentation use these lists.
 
 A name with an asterisk stands for several columns: one for each expression, movement or feature.
-A column of the table of faces also has what computes it: a new column is an entry.
+Each column of the table of faces has a function or attribute that computes the column, so a new
+column is one entry.
 """
 
 import re
@@ -20,7 +21,7 @@ from fer_vit.heads import HEADS, POSE as POSE_HEAD, outputs_of
 Cell: TypeAlias = str | int | float | None  # a cell of a table; None is an empty one
 NUMBER = ".8g"  # usual format of a number in text: milliseconds within a day
 
-# How numbers are written as text, by unit; other units, which only heads have: `NUMBER`.
+# Formats of numbers in text, by unit. A unit of a head that is not listed has the format `NUMBER`.
 NUMBER_FORMATS = {
     "probability": ".4g",
     "intensity": ".4g",
@@ -58,16 +59,18 @@ class Field(NamedTuple):
     """A column.
 
     Attributes:
-        name: Its name; with an asterisk, the names of several columns.
+        name: The name of the column; with an asterisk, the names of several columns.
         type: "string", "integer", "number" or "boolean"; a manifest also has "image", "numbers" and
             "points".
-        unit: Of its numbers, see `NUMBER_FORMATS`; empty without a unit.
+        unit: The unit of the numbers, see `NUMBER_FORMATS`; empty without a unit.
         meaning: What a cell contains, as a phrase.
         when: When a table has the column; empty: always.
-        head: What chooses it in `--outputs`: "expression" or another head; empty: always there.
-        compute: What computes it from `faces.Faces`; None: the attribute of its name.
-        part: The index of the column in what `compute` returns, after the rows; empty: `compute`
-            returns one column.
+        head: The head that selects the column in `--outputs`: "expression" or another head. Empty:
+            the column is always written.
+        compute: The function that computes the column from `faces.Faces`. None: the attribute of
+            `Faces` with the name of the column.
+        part: The index of the column in the result of `compute`, after the axis of rows. Empty: the
+            result is one column.
     """
 
     name: str
@@ -82,7 +85,7 @@ class Field(NamedTuple):
     def values(self, faces: Any) -> NDArray[Any]:
         """Returns the column of `faces.Faces` (N,)."""
         compute = self.compute or attrgetter(self.name)
-        index: Any = (slice(None), *self.part)  # the rows come first
+        index: Any = (slice(None), *self.part)  # rows are the first axis
         return np.asarray(compute(faces)[index])
 
     @property
@@ -92,7 +95,7 @@ class Field(NamedTuple):
 
     @property
     def format(self) -> str:
-        """How a number of the column is written as text."""
+        """The format of a number of the column in text."""
         return NUMBER_FORMATS.get(self.unit, NUMBER)
 
     @property
@@ -101,17 +104,20 @@ class Field(NamedTuple):
         return f"{self.meaning}; only {self.when}" if self.when else self.meaning
 
     def named(self, name: str, index: int) -> "Field":
-        """Returns one of the columns that an asterisk stands for, by its name and index."""
+        """Returns one of the columns that the asterisk stands for, by name and index."""
         return self._replace(name=self.name.replace("*", name), part=(index,))
 
 
 def _coordinate(name: str, meaning: str, attribute: str, *part: int) -> Field:
-    """Returns a column with a coordinate in the photo, a part of an attribute of the faces."""
+    """Returns a column with a coordinate in the photo.
+
+    The coordinate is at index `part` of an attribute of `faces.Faces`.
+    """
     return Field(name, "number", "pixels", meaning, compute=attrgetter(attribute), part=part)
 
 
 def _origin(name: str, meaning: str) -> Field:
-    """Returns a column with an attribute of the faces' origin, the same for all."""
+    """Returns a column with an attribute of the faces' origin, equal in all rows."""
 
     def repeat(faces: Any) -> NDArray[Any]:
         return np.full(len(faces), getattr(faces.origin, name), object)
@@ -132,7 +138,8 @@ def _pose_fields() -> tuple[Field, ...]:
 WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
-# What identifies a photo or frame. A photo without a face has these and `ORIGIN_FIELDS`.
+# What identifies a photo or frame. The row of a photo without a face has these columns and
+# `ORIGIN_FIELDS`.
 PHOTO_FIELDS = (
     Field("path", "string", "", "the photo or video"),
     Field("status", "string", "", "ok, no face, or why the image cannot be read"),
@@ -174,7 +181,7 @@ EXPRESSION_FIELDS = (  # what most users read
     ),
 )
 
-# The pose, by the head `pose` or else by the landmarks; a table always has it.
+# The pose, from the head `pose` or from the landmarks. A table always has these columns.
 POSE_FIELDS = _pose_fields()
 
 UNCERTAINTY_FIELDS = (
@@ -226,8 +233,8 @@ QUALITY_FIELDS = (
         "score",
         "number",
         "score",
-        "the detector's, in [0, 1]; 0 if it found no face and the full image was used, empty "
-        "without a detector",
+        "the detector's score, in [0, 1]; 0 if no face was found and the full image was used, "
+        "empty without a detector",
     ),
 )
 PLACE_FIELDS = (
@@ -249,7 +256,7 @@ PLACE_FIELDS = (
     _coordinate("left_mouth_y", "", "landmarks", 4, 1),
 )
 
-# What made the row. Each row has it, since rows of several tables are joined, sorted and sent on.
+# What made the row. Each row has these columns, because users join and sort rows of several tables.
 ORIGIN_FIELDS = (
     _origin("model", "name or path of the model"),
     _origin("detector", "the face detector"),
@@ -282,8 +289,8 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
         "time_*",
         "number",
         "share",
-        "share of each smoothed expression in the time in which the person has one: frames below "
-        "`--min_confidence` do not count",
+        "share of each smoothed expression in the time in which the person has an expression: "
+        "frames below `--min_confidence` do not count",
         head="expression",
     ),
     Field(
@@ -300,7 +307,13 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
         "expression of the longest interval without a change",
         head="expression",
     ),
-    Field("longest_run_seconds", "number", "seconds", "its duration", head="expression"),
+    Field(
+        "longest_run_seconds",
+        "number",
+        "seconds",
+        "duration of the longest interval",
+        head="expression",
+    ),
 )
 
 # The table of `predict --intervals`: a row for each expression of a person without a change.
@@ -314,19 +327,21 @@ INTERVAL_FIELDS = (
         "confidence",
         "number",
         "[0, 1]",
-        "of an expression the mean of its smoothed probability, of a movement the mean of its "
-        "smoothed intensity",
+        "the mean of the smoothed probability of an expression, or of the smoothed intensity of a "
+        "movement",
     ),
 )
 
-# A manifest. Columns with targets of further heads follow, see `heads.target_column`.
+# A manifest. Columns with targets of further heads follow; see `heads.target_column`.
 MANIFEST_FIELDS = (
     Field("image", "image", "", "the encoded image, or its path below the manifest's folder"),
     Field("split", "string", "", "train, val or test"),
     Field("label", "string", "", "the name of an expression; null: unknown"),
-    Field("votes", "numbers", "", "the weight of each label in the metadata's order; null: none"),
-    Field("landmarks", "points", "pixels", "five points (x, y) in the image; null: none"),
-    Field("score", "number", "score", "of the detection; 0: the whole image is the face"),
+    Field(
+        "votes", "numbers", "", "the weight of each label in the metadata's order; null: no votes"
+    ),
+    Field("landmarks", "points", "pixels", "five points (x, y) in the image; null: unknown"),
+    Field("score", "number", "score", "the detector's score; 0: the whole image is the face"),
     Field("face", "integer", "", "index of the face in its photo"),
     Field("source", "string", "", "the data set"),
     Field(
@@ -384,7 +399,7 @@ def face_fields(
     Args:
         labels: The expressions.
         outputs: The columns of further heads.
-        videos: Whether there are columns for frames of videos.
+        videos: Whether the table has columns for frames of videos.
         features: Number of columns with features.
     """
     of_heads: list[Field] = []
@@ -412,7 +427,10 @@ def face_fields(
 def table_columns(
     labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
 ) -> dict[str, type]:
-    """Returns name and type of the columns of a table of faces; arguments as for `face_fields`."""
+    """Returns the types of the columns of a table of faces by name.
+
+    The arguments are the same as for `face_fields`.
+    """
     return {field.name: field.cell_type for field in face_fields(labels, outputs, videos)}
 
 
@@ -433,9 +451,9 @@ def is_feature(name: str) -> bool:
 
 
 def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]:
-    """Returns the columns of the chosen heads, with those that belong to none.
+    """Returns the columns of the chosen heads and the columns that belong to no head.
 
-    All if `chosen` is empty.
+    Returns all columns if `chosen` is empty.
     """
     return [field for field in fields if not chosen or not field.head or field.head in chosen]
 
@@ -455,9 +473,9 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
 
 
 def describe_fields(fields: Iterable[Field]) -> str:
-    """Returns a list of columns with what they contain, for the help of a command.
+    """Returns a list of columns and their meanings as text, for the help of a command.
 
-    A column without a meaning is named beside the column before it.
+    The name of a column without a meaning is in the line of the column before.
     """
     names: list[str] = []
     descriptions: list[str] = []
@@ -478,7 +496,7 @@ def describe_fields(fields: Iterable[Field]) -> str:
 
 
 def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
-    """Returns columns with one for each of the names in the place of each asterisk."""
+    """Replaces each column that has an asterisk by a column for each of the names."""
     expanded: list[Field] = []
     for field in fields:
         if "*" in field.name:
@@ -489,7 +507,10 @@ def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
 
 
 def output_field(name: str) -> Field:
-    """Returns the column of an output of a further head. Raises KeyError for other columns."""
+    """Returns the column of an output of a further head.
+
+    Raises KeyError for the name of another column.
+    """
     for field in head_fields():
         prefix, family, _ = field.name.partition("*")
         if name == field.name or (family and name.startswith(prefix)):
@@ -501,7 +522,7 @@ def output_field(name: str) -> Field:
 
 
 def smoothed_field(name: str) -> Field:
-    """Returns the column of the average over time of an output of a further head."""
+    """Returns the column with the average over time of an output of a further head."""
     field = output_field(name)
     return field._replace(
         name=SMOOTHED + name,

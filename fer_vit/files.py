@@ -1,8 +1,9 @@
 """Atomic writes: files and folders are complete or absent, however the writing process ends.
 
-They are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
-disk and renamed. Other users may write to the folder of the target, so scratch folders are opened
-by `open_own_folder` alone. What killed processes have left is removed by the next one that writes.
+Outputs are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
+disk and renamed. Other users may write to the folder of the target, so only `open_own_folder` opens
+scratch folders. The next process that writes a target removes the scratch folders that killed
+processes have left.
 """
 
 import ctypes
@@ -23,37 +24,37 @@ ADVICE = "Choose a folder that you may write and that has room."
 ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
 SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # .faces.csv.0123abcd.part
 
-# A file in each scratch folder: a folder that another user has renamed has none, and is not
-# removed.
+# A file in each scratch folder. A folder of another user that was renamed to the name of a scratch
+# folder has no such file and is not removed.
 OWN_MARK = "made-by-fer-vit"
 
-# Files, in lower case, that programs write into folders that they show. They are no content.
+# Files, in lower case, that file managers write into folders. Such files do not count as content.
 VIEW_FILES = frozenset((".ds_store", "desktop.ini", "thumbs.db"))
 
-ATTEMPTS = 100  # to make a folder whose parents other processes remove
+ATTEMPTS = 100  # attempts to make a folder whose parents other processes remove
 
-# Of Linux' renameat2: paths are relative to the working directory; two names change places at once.
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
+AT_FDCWD = -100  # for renameat2: paths are relative to the working directory
+RENAME_EXCHANGE = 2  # for renameat2: the two paths are exchanged atomically
 
 
 @contextmanager
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
-    """Yields a temporary path; its content replaces `path` when the block ends without an error.
+    """Yields a temporary path. When the block ends without an error, its content replaces `path`.
 
-    A link at `path` is replaced, too, and not followed: another user may have made it. Readers see
-    the old version or the new one. A folder is missing for a moment between two renames where the
-    system cannot exchange two names: outside Linux, and on some network file systems.
+    A link at `path` is replaced and not followed, because another user may have made the link.
+    Readers see the old or the new version. Outside Linux, and on some network file systems, two
+    names cannot be exchanged: an existing folder is then missing for a moment between two renames.
 
     Raises:
         FerVitError: The output cannot be written; the message ends with `advice`. Without
-            `overwrite`: another process has written it in the meantime.
+            `overwrite`, also when another process has written the output during the block.
     """
     with scratch_folder(path, advice) as scratch:
         (scratch / "new").mkdir()
         new = scratch / "new" / _name(path)
         try:
             yield new
-        except FerVitError as error:  # names the path in the scratch folder
+        except FerVitError as error:  # the message names the path in the scratch folder
             error.args = (str(error).replace(printable(str(new)), printable(str(path))),)
             raise
         for entry in (*new.rglob("*"), new):
@@ -62,7 +63,8 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
             if not overwrite and _visible_names(path):
                 raise FerVitError(f"{path} {ALREADY_EXISTS}")
             if not _exchange(new, path):
-                path.rename(scratch / "old")  # `_restore` brings it back after an error or a signal
+                # `_restore` moves the old folder back after an error or a signal
+                path.rename(scratch / "old")
                 new.replace(path)
         elif new.is_dir() or overwrite:
             new.replace(path)
@@ -72,9 +74,9 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
 
 
 def _exchange(new: Path, path: Path) -> bool:
-    """Exchanges the names of two folders at once.
+    """Exchanges the names of two folders atomically.
 
-    Returns False where the system or the disk cannot.
+    Returns False where the system or the file system does not support this.
     """
     if sys.platform != "linux":
         return False
@@ -89,37 +91,39 @@ def _exchange(new: Path, path: Path) -> bool:
 
 
 def _add(new: Path, path: Path) -> None:
-    """Moves a file to a path where there is none."""
+    """Moves a file to a path that does not exist; raises FerVitError if the path exists."""
     try:
         path.hardlink_to(new)
     except OSError as error:
         if os.path.lexists(path):
             raise FerVitError(f"{path} {ALREADY_EXISTS}") from error
-        new.replace(path)  # the file system has no links
+        new.replace(path)  # the file system does not support hard links
 
 
 @contextmanager
 def scratch_folder(path: Path, advice: str = ADVICE) -> Iterator[Path]:
     """Yields a new hidden folder beside `path` and removes it afterwards.
 
-    A failure to write raises FerVitError. Other users may not enter the folder. Folders above it
-    that are made for it, and are empty afterwards, are removed as well: a command that fails leaves
-    nothing.
+    Other users may not enter the folder. Parents that were made for the scratch folder, and are
+    empty afterwards, are removed as well, so that a command that fails leaves nothing.
+
+    Raises:
+        FerVitError: The folder cannot be made or written.
     """
     _check_parents(path)
     with ExitStack() as after:
-        # At the end, in reverse order: the folder is unlocked, a replaced folder in it returns to
-        # `path`, the scratch folder is removed, then the empty folders above it.
+        # At the end, these steps run in reverse order: the scratch folder is unlocked, a replaced
+        # folder in it returns to `path`, the scratch folder is removed, empty parents are removed.
         after.callback(_remove_empty_folders, _missing_parents(path))
         try:
             scratch = None
-            # Before the folder is locked, another process may remove it.
+            # Another process may remove the scratch folder before it is locked.
             while scratch is None or not scratch.exists():
                 scratch = path.parent / f".{_stem(path)}.{token_hex(4)}.part"
                 after.callback(_remove_scratch, scratch)
                 after.callback(_restore, path, scratch / "old")
                 _make_scratch(scratch)
-                after.enter_context(_locked(scratch, wait=True))  # where there are locks
+                after.enter_context(_locked(scratch, wait=True))  # no lock on Windows
             (scratch / OWN_MARK).touch()
         except OSError as error:
             raise cannot_write(path, error, advice) from error
@@ -145,23 +149,23 @@ def _check_parents(path: Path) -> None:
 
 def _missing_parents(path: Path) -> list[Path]:
     """Returns the folders above a path that do not exist, the lowest first."""
-    whole = Path(os.path.abspath(path))  # in a/../b, `a` is needed as long as the path is
+    whole = Path(os.path.abspath(path))  # in a/../b, `a` must stay while the path is used
     return [parent for parent in whole.parents if not os.path.lexists(parent)]
 
 
 def _remove_empty_folders(folders: Iterable[Path]) -> None:
-    """Removes folders that are empty."""
+    """Removes the folders that are empty."""
     for folder in folders:
-        with suppress(OSError):  # a folder has files, or was never made
+        with suppress(OSError):  # the folder is not empty or does not exist
             folder.rmdir()
 
 
 def _make_scratch(scratch: Path) -> None:
-    """Makes a scratch folder and the folders above it.
+    """Makes a scratch folder and its parents.
 
-    Meanwhile other processes that fail may remove these again, because they are empty, and make
-    them anew. It is tried `ATTEMPTS` times: in a folder such as /proc, where nothing can be made,
-    it would never end.
+    Other processes that fail may remove the empty parents at the same time, so there are
+    `ATTEMPTS` attempts. The number is limited, because no attempt succeeds in a folder such as
+    /proc.
     """
     for _ in range(ATTEMPTS - 1):
         with suppress(FileNotFoundError):
@@ -176,7 +180,7 @@ def _make_with_parents(scratch: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitError:
-    """Returns the error of a file that cannot be written: its name, the reason and `advice`."""
+    """Returns an error with the path that cannot be written, the reason and `advice`."""
     reason = os.strerror(error.errno) if error.errno else error
     return FerVitError(f"Cannot write {path} ({reason}). {advice}")
 
@@ -185,10 +189,11 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     """Raises FerVitError, before any work, when an output exists already or cannot be written.
 
     Args:
-        path: The file to write; with `names`, the folder. An empty folder counts as none.
+        path: The file to write; with `names`, the folder to write. A folder may exist if it is
+            empty.
         overwrite: Whether an existing output may be replaced.
-        names: What the command writes into the folder, as patterns of `fnmatch`. A folder with
-            anything else is not replaced.
+        names: Patterns of `fnmatch` for the files that the command writes into the folder. A folder
+            with other files is not replaced.
     """
     if path.name == "-":
         raise FerVitError(
@@ -198,7 +203,7 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
     if path.is_dir() and not names:
         raise FerVitError(f"Expected a file, but {path} is a folder. Choose another name.")
     entries = _visible_names(path) if path.is_dir() else []
-    is_file = os.path.lexists(path) and not path.is_dir()  # a link to nothing is one, too
+    is_file = os.path.lexists(path) and not path.is_dir()  # True for a broken link, too
     if names and is_file:
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     if (entries or is_file) and not overwrite:
@@ -217,14 +222,14 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _visible_names(folder: Path) -> list[str]:
-    """Returns the names in a folder, without the files of programs that show folders."""
+    """Returns the names in a folder without `VIEW_FILES`."""
     return [name for name in os.listdir(folder) if name.lower() not in VIEW_FILES]
 
 
 def check_beside(output: Path, folders: Iterable[Path]) -> None:
-    """Raises FerVitError when an output lies in a folder that is read.
+    """Raises FerVitError when an output lies inside one of the folders that are read.
 
-    The next run would read the results as if they were its input.
+    The next run would read the results as input.
     """
     place = output.resolve()
     for folder in folders:
@@ -246,8 +251,8 @@ def clear_remains_of(path: Path) -> None:
 def clear_remains_in(folder: Path) -> None:
     """Removes the scratch folders of killed processes of this user in a folder of results.
 
-    They may be of any target. A scratch folder that contains a replaced folder stays, because only
-    its target can take that back.
+    The processes may have written any target. A scratch folder that contains a replaced folder is
+    kept, because the path of the replaced folder is unknown here.
     """
     entries = os.listdir(folder) if folder.is_dir() else []
     for scratch in (folder / name for name in entries if SCRATCH_NAME.fullmatch(name)):
@@ -259,10 +264,11 @@ def clear_remains_in(folder: Path) -> None:
 def _remove_open_scratch(scratch: Path, handle: int, path: Path | None = None) -> None:
     """Removes an open scratch folder.
 
-    The folder in it that was to be replaced returns to `path` first.
+    A replaced folder in the scratch folder returns to `path` first.
     """
-    if OWN_MARK not in os.listdir(handle):  # killed before the mark was made, or another folder
-        with suppress(OSError):  # it is not empty
+    # The process was killed before it made the mark, or the folder is no scratch folder.
+    if OWN_MARK not in os.listdir(handle):
+        with suppress(OSError):  # the folder is not empty
             scratch.rmdir()
         return
     if path is not None:
@@ -271,25 +277,25 @@ def _remove_open_scratch(scratch: Path, handle: int, path: Path | None = None) -
 
 
 def _remove_scratch(scratch: Path) -> None:
-    """Removes a scratch folder as far as possible, its mark last.
+    """Removes a scratch folder as far as possible, `OWN_MARK` last.
 
-    A process that is killed here leaves it marked.
+    If the process is killed meanwhile, the folder still has the mark and can be removed later.
     """
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is not None:
         try:
             for name in set(os.listdir(handle)) - {OWN_MARK}:
-                with suppress(OSError):  # a folder
+                with suppress(OSError):  # the entry is a folder
                     os.unlink(name, dir_fd=handle)
                 shutil.rmtree(name, ignore_errors=True, dir_fd=handle)
         finally:
             os.close(handle)
-    # by now empty but for its mark; on Windows, all of it
+    # The folder now contains only the mark; on Windows, it still contains everything.
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _name(path: Path) -> str:
-    return os.path.basename(os.path.abspath(path))  # of `.` and `..` as well
+    return os.path.basename(os.path.abspath(path))  # `.` and `..` have a name as well
 
 
 def _stem(path: Path) -> str:
@@ -297,8 +303,9 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or where systems allow that a folder's entries, are on the disk."""
-    if sys.platform == "win32":  # cannot open folders, nor flush what is open for reading
+    """Waits until a file is on the disk, or where systems support it, the entries of a folder."""
+    # Windows cannot open folders, and cannot flush files that are open for reading.
+    if sys.platform == "win32":
         return
     with suppress(OSError) if path.is_dir() else nullcontext():
         handle = os.open(path, os.O_RDONLY)
@@ -309,15 +316,15 @@ def _flush(path: Path) -> None:
 
 
 def open_own_folder(path: Path) -> int | None:
-    """Opens a folder of this user, to lock it or to remove what is in it.
+    """Opens a folder of this user, for locking or for removing its content.
 
-    Returns a descriptor, or None where the entry is anything else. Links are not followed, and a
-    FIFO is not waited for: in a shared folder any user can make an entry of any name.
+    Returns a descriptor, or None if the entry is no folder of this user. Links are not followed,
+    and opening a FIFO does not block: in a shared folder, any user can make an entry of any name.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(path, flags)
-    except OSError:  # no folder, another user's, or just removed
+    except OSError:  # no folder, a folder of another user, or a removed folder
         return None
     if os.fstat(handle).st_uid == os.geteuid():
         return handle
@@ -326,7 +333,10 @@ def open_own_folder(path: Path) -> int | None:
 
 
 def _restore(path: Path, old: str | Path, folder: int | None = None) -> None:
-    """Moves a folder back that was moved aside; `old` may be relative to an open folder."""
+    """Moves a replaced folder from `old` back to `path`, unless `path` exists.
+
+    `old` may be relative to an open folder.
+    """
     with suppress(FileNotFoundError):  # nothing was moved aside
         if not os.path.lexists(path):
             os.rename(old, path, src_dir_fd=folder)
@@ -334,10 +344,10 @@ def _restore(path: Path, old: str | Path, folder: int | None = None) -> None:
 
 @contextmanager
 def _locked(scratch: Path, wait: bool = False) -> Iterator[int | None]:
-    """Locks a folder of this user until the process ends; yields its descriptor.
+    """Locks a folder of this user within the block; yields the descriptor of the folder.
 
-    Yields None if another process has the lock, there are no locks, or the folder is not this
-    user's.
+    The lock is released when the process ends, too. Yields None if another process has the lock, if
+    the system has no locks, or if the folder does not belong to this user.
     """
     handle = None if sys.platform == "win32" else open_own_folder(scratch)
     if handle is None:

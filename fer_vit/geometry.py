@@ -17,10 +17,10 @@ IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Align = Literal["landmarks", "crop"]
 
-# The landmark scheme: the person's right comes first and has the smaller x in an upright photo.
+# The landmarks in order: the person's right comes first and has the smaller x in an upright photo.
 LANDMARKS = ("right_eye", "left_eye", "nose", "right_mouth", "left_mouth")
 
-# row order of the landmarks after a mirror: the person's right and left swap
+# The order of the rows of landmarks after mirroring: the person's right and left swap.
 MIRRORED = (1, 0, 2, 4, 3)
 
 # Landmarks of the standard crop as fractions of its side: FERPlus' mean face, made symmetric.
@@ -30,15 +30,15 @@ TEMPLATE = ((0.325, 0.381), (0.675, 0.381), (0.500, 0.587), (0.362, 0.751), (0.6
 def similarity(source: ArrayLike, target: ArrayLike, rotate: bool = True) -> Array:
     """Returns the similarity (2, 3), without reflection, that maps points (L, 2) to points (L, 2).
 
-    The least-squares fit (Umeyama 1991), or, without rotation, a shift and a scale to an equal
-    spread around the mean.
+    This is the least-squares fit (Umeyama 1991). Without rotation, the similarity shifts and scales
+    the points to the mean and the standard deviation of the target points.
     """
-    # With points as complex numbers x + iy, rotation and scale are one factor.
+    # With points as complex numbers x + iy, rotation and scale together are one factor.
     src, dst = (np.asarray(points, float) @ [1, 1j] for points in (source, target))
     a = src - src.sum() / len(src)
     b = dst - dst.sum() / len(dst)
     norm = max(np.vdot(a, a).real, 1e-12)
-    # Without rotation a least-squares fit would shrink a tilted face; equal spread keeps its size.
+    # Without rotation, a least-squares fit would shrink a tilted face. An equal spread does not.
     turn = np.vdot(a, b) / norm if rotate else complex(np.sqrt(np.vdot(b, b).real / norm))
     shift = (dst.sum() - turn * src.sum()) / len(src)
     return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
@@ -58,7 +58,7 @@ def invert(matrix: ArrayLike) -> Array:
 
 
 def rotation(matrix: ArrayLike) -> float:
-    """Returns by how many degrees, clockwise, a (2, 3) matrix rotates."""
+    """Returns the angle in degrees, clockwise, by which a (2, 3) matrix rotates."""
     m = np.asarray(matrix, float)
     return float(np.degrees(np.arctan2(m[1, 0], m[0, 0])))
 
@@ -90,7 +90,7 @@ def crop_matrix(
 ) -> Array:
     """Returns the matrix (2, 3) from landmarks (5, 2) to a template in fractions of `size`.
 
-    "crop" does not turn.
+    With `align` "crop", the matrix does not rotate.
     """
     return similarity(landmarks, np.asarray(template, float) * size, rotate=align == "landmarks")
 
@@ -98,7 +98,7 @@ def crop_matrix(
 def move(size: int, degrees: float, scale: float, right: float, down: float) -> Array:
     """Returns the matrix (2, 3) that rotates, scales and shifts a square.
 
-    It rotates clockwise (degrees) and scales about the centre, then shifts by fractions of
+    The matrix rotates clockwise (degrees) and scales about the centre, then shifts by fractions of
     `size`.
     """
     turn = scale * np.exp(1j * np.deg2rad(degrees))

@@ -1,10 +1,8 @@
-"""Heads: what a model reads from a face beside its expression. `HEADS` has an entry for each.
+"""Heads: what a model predicts from a face besides the expression. A head is an entry of `HEADS`.
 
-A new head is an entry.
-
-A head is a name, its outputs, their columns in manifests and tables, the scale of their values,
-what mirroring or rotating a face does to them, and the words of reports. `losses` has a loss for
-each scale. The layer of all heads is `model.additive.AdditiveHead`.
+An entry contains the outputs of the head, their columns in manifests and tables, the scale of the
+values, the effect of mirroring and rotating a face, and the words for reports. `losses` has a loss
+for each scale. The layer of each head is `model.additive.AdditiveHead`.
 
 M faces, K outputs of a head.
 """
@@ -32,15 +30,15 @@ Scale = Literal["intensity", "signed", "number"]
 class Mirror(NamedTuple):
     """What mirroring a face does to the K outputs of a head."""
 
-    source: list[int]  # the output whose value each output takes
-    sign: list[float]  # by which it is multiplied; NaN: the value is unknown
+    source: list[int]  # the index of the output that each output takes its value from
+    sign: list[float]  # the factor for each value; NaN: the value becomes unknown
 
 
 def swap_sides(outputs: Sequence[str]) -> Mirror:
-    """Left and right swap in the names of outputs.
+    """Returns the mirror that exchanges outputs for left and right.
 
-    An output of one side alone becomes unknown: what the mirror image shows on this side was on the
-    other, and has no value.
+    An output for one side whose partner is missing becomes unknown: the mirror image shows the
+    other side of the face, and that side has no value.
     """
     source = []
     sign = []
@@ -53,9 +51,10 @@ def swap_sides(outputs: Sequence[str]) -> Mirror:
 
 
 def one_sided(outputs: Sequence[str]) -> list[str]:
-    """Returns the outputs of one side of the face whose partner on the other side is missing.
+    """Returns the outputs for one side of the face whose partner for the other side is missing.
 
-    The ending `_r` is a side only beside `_l`: `AU12_r` of OpenFace is an intensity.
+    The ending `_r` means a side only if there is a partner with `_l`: in OpenFace, `AU12_r` is an
+    intensity.
     """
     alone = []
     for output in outputs:
@@ -66,11 +65,12 @@ def one_sided(outputs: Sequence[str]) -> list[str]:
 
 
 def other_side(name: str) -> str:
-    """Returns the name of the part on the other side of the face; the same name if it has no side.
+    """Returns the name with left and right exchanged; the same name if it has no side.
 
-    It is of the forms `left_eye`, `mouthSmileLeft`, `MOUTH_LEFT` and `mouthSmile_L`. Each side in
-    a name changes: the mirror image of `Eye_Left_Right`, the left eye that looks to the right, is
-    `Eye_Right_Left`. Beside a word, `_r` is no side: `left_AU12_r` is an intensity.
+    Names with a side look like `left_eye`, `mouthSmileLeft`, `MOUTH_LEFT` or `mouthSmile_L`. Each
+    side in a name changes: the mirror image of `Eye_Left_Right`, the left eye that looks to the
+    right, is `Eye_Right_Left`. In a name with such a word, `_r` is no side: `left_AU12_r` is an
+    intensity.
     """
     swapped = SIDE.sub(lambda side: SIDES[side[0]], name)
     for ending, opposite in SIDE_ENDINGS.items():
@@ -89,15 +89,15 @@ SIDES = {  # words in names that mirroring swaps
     "RIGHT": "LEFT",
 }
 
-# One of `SIDES` as a word: not in `upright` or `brightness`.
+# Matches a key of `SIDES` as a word, but not within `upright` or `brightness`.
 SIDE = re.compile(r"(?:(?<![A-Za-z])(?:left|right|LEFT|RIGHT)|Left|Right)(?![a-z])")
 
-# Ends of names that mirroring swaps, as programs for animation write them.
+# Endings of names that mirroring swaps. Animation software uses such names.
 SIDE_ENDINGS = {"_L": "_R", "_R": "_L", "_l": "_r", "_r": "_l"}
 
 
 def negate(*sideways: str) -> Callable[[Sequence[str]], Mirror]:
-    """Returns the mirror of a head whose outputs of these names change their sign."""
+    """Returns the mirror function of a head in which the named outputs change their sign."""
 
     def mirror(outputs: Sequence[str]) -> Mirror:
         signs = [-1.0 if output in sideways else 1.0 for output in outputs]
@@ -107,19 +107,19 @@ def negate(*sideways: str) -> Callable[[Sequence[str]], Mirror]:
 
 
 def mirror_unchanged(outputs: Sequence[str]) -> Mirror:
-    """Nothing changes."""
+    """Returns a mirror that changes no output."""
     return Mirror([*range(len(outputs))], [1.0] * len(outputs))
 
 
 def rotate_unchanged(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
-    """Values (M, K) that a rotation of the face does not change."""
+    """Returns the values (M, K) unaltered: they do not depend on the rotation of a face."""
     return values
 
 
 def turn_roll(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
-    """Angles (M, K) of faces that are rotated by `degrees` (M,), clockwise: roll changes as much.
+    """Returns the angles (M, K), from -180 to 180, after faces are rotated clockwise.
 
-    All are from -180 to 180.
+    `degrees` (M,) is added to the output `roll`.
     """
     rolls = np.array([name == "roll" for name in outputs])
     turned = values + degrees[:, None] * rolls
@@ -127,7 +127,10 @@ def turn_roll(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
 
 
 def nearest_to(head: str, values: Array, targets: Array) -> Array:
-    """Returns values of a head (M, K) near targets (M, K): 181 degrees, not -179, beside 179."""
+    """Returns the values of a head (M, K) nearest to targets (M, K).
+
+    For a target of 179 degrees, the value -179 becomes 181.
+    """
     period = HEADS[head].period
     if period is None:
         return values
@@ -135,24 +138,27 @@ def nearest_to(head: str, values: Array, targets: Array) -> Array:
 
 
 def values_near(values: Array, targets: Array, period: float) -> Array:
-    """Returns values (...) with a period near targets (...); NaN is no target."""
+    """Returns the equivalent values (...) nearest to targets (...), for values with a period.
+
+    A value whose target is NaN is unaltered.
+    """
     turns = np.round((targets - values) / period)
     return np.asarray(values + period * np.nan_to_num(turns))
 
 
 def mean_direction(sine: Array, cosine: Array, period: float) -> Array:
-    """Returns the mean direction (...) of values with a period, from minus to plus half of it.
+    """Returns the mean direction (...) of values with a period, from -period / 2 to period / 2.
 
-    `sine` and `cosine` are the sums, or the means, of the sines and cosines of the values, for
-    which 2 pi is a period.
+    `sine` and `cosine` are the sums, or the means, of the sines and cosines of the values times
+    2 pi / period.
     """
     return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
 
 
 def join_directions(values: Array, period: float) -> Array:
-    """Returns values (M, K) with a period, each output near its mean direction.
+    """Returns the equivalent values (M, K) nearest to the mean direction of each output.
 
-    Correlations need it: of 179 and -179 degrees, the second becomes 181.
+    Correlations need such values: 179 and -179 degrees become 179 and 181.
     """
     angles = 2 * np.pi / period * values
     sine = np.nansum(np.sin(angles), axis=0)  # (K,)
@@ -162,9 +168,9 @@ def join_directions(values: Array, period: float) -> Array:
 
 
 def values_in_photo(head: str, outputs: Sequence[str], values: Array, degrees: Array) -> Array:
-    """Returns values of a head (M, K) relative to the photo, from values relative to crops.
+    """Converts the values of a head (M, K) relative to crops to values relative to the photo.
 
-    The crops were rotated by `degrees` (M,), clockwise.
+    The crops were rotated clockwise by `degrees` (M,).
     """
     return HEADS[head].rotate(values, outputs, -degrees)
 
@@ -174,31 +180,31 @@ class Head:
     """A kind of head.
 
     Attributes:
-        title: Heading in a comparison and a report.
-        phrase: What a comparison measures, with its scale.
-        subject: Start of a sentence of a comparison about one output, before its name, such as "the
+        title: The heading in a comparison and a report.
+        phrase: What a comparison measures, with the scale.
+        subject: The start of a sentence of a comparison, before the name of an output, such as "the
             mean intensity of".
-        scale: What the values are: an intensity from 0 to 1, signed from -1 to 1, or a number.
-            `losses` has a loss for each.
-        low: Smallest value of a target.
-        high: Largest value of a target.
-        mirror: What mirroring a face does to outputs, by their names: `mirror_unchanged` if it does
-            nothing.
-        rotate: Returns values (M, K) of faces that were rotated, by their values before, the names
-            of the outputs, and degrees (M,), clockwise: `rotate_unchanged` if they do not depend on
-            it.
-        outputs: The names of the outputs, each with its meaning; empty: any that the data has.
-        meaning: What the outputs mean, if they may have any name.
-        prefix: Start of the names of its columns in manifests and tables; a head whose outputs may
-            have any name needs one.
-        unit: Unit of the values in words; empty: none.
-        column_unit: Unit of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
-        form: Format of a mean in a comparison.
-        middle: Value of the raw output 0.
-        step: Difference of values for a difference of 1 in the raw outputs.
-        period: Difference of values that mean the same; None: equal values alone do.
-        weight: Weight of the loss beside the expression's.
-        measures: Names of `measures.MEASURES` for its outputs.
+        scale: The range of the values: "intensity" from 0 to 1, "signed" from -1 to 1, or "number".
+            `losses` has a loss for each scale.
+        low: The smallest value of a target.
+        high: The largest value of a target.
+        mirror: A function that takes the names of the outputs and returns the effect of mirroring a
+            face: `mirror_unchanged` if mirroring has no effect.
+        rotate: A function that takes values (M, K), the names of the outputs, and clockwise degrees
+            (M,), and returns the values of the rotated faces (M, K): `rotate_unchanged` if the
+            values do not depend on the rotation.
+        outputs: The meanings of the outputs by name. Empty: the data set names the outputs.
+        meaning: The meaning of the outputs if the data set names them.
+        prefix: The start of the names of the columns in manifests and tables. A head whose outputs
+            the data set names needs a prefix.
+        unit: The unit of the values in words; empty without a unit.
+        column_unit: The unit of the columns, see `fields.NUMBER_FORMATS`; empty: `unit`.
+        form: The format of a mean in a comparison.
+        middle: The value of the raw output 0.
+        step: The difference in the values for a difference of 1 in the raw outputs.
+        period: The difference between two values that mean the same; None: no period.
+        weight: The weight of the loss, relative to the loss of the expression.
+        measures: The names of the outputs' measures in `measures.MEASURES`.
     """
 
     title: str
@@ -223,7 +229,7 @@ class Head:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The meanings of its columns by name; an asterisk stands for outputs of any name."""
+        """The meanings of the columns by name. An asterisk stands for outputs of any name."""
         if not self.outputs:
             return {f"{self.prefix}*": self.meaning}
         return {self.prefix + output: meaning for output, meaning in self.outputs.items()}
@@ -288,7 +294,7 @@ def target_column(head: str, output: str) -> str:
     return HEADS[head].prefix + output
 
 
-# A word of a name that is a code, such as an action unit, or the letter of a side.
+# Matches a word of a name that is a code, such as an action unit, or the letter of a side.
 CODE = re.compile(r"[A-Z]+[0-9]+|[A-Z]")
 
 
@@ -302,7 +308,10 @@ def in_words(name: str) -> str:
 
 
 def output_titles(names: Iterable[str]) -> dict[str, str]:
-    """Returns how pages name outputs: in words, unless two of them have the same words."""
+    """Returns the titles of outputs on pages, by name.
+
+    A title is the name in words, or the name itself if two outputs have the same words.
+    """
     titles = {name: in_words(name) for name in names}
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else name for name, title in titles.items()}
@@ -320,12 +329,15 @@ def column_periods(columns: Sequence[str]) -> dict[str, float]:
 
 
 def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the outputs by head that columns hold, in the order of `HEADS` and of the columns."""
+    """Returns the outputs in columns by head, in the order of `HEADS` and of the columns.
+
+    Other columns are left out.
+    """
     outputs: dict[str, list[str]] = {}
     for name, head in HEADS.items():
         of_head = [column for column in columns if column.startswith(head.prefix)]
         names = [column.removeprefix(head.prefix) for column in of_head]
-        if head.outputs:
+        if head.outputs:  # a head without `outputs` accepts any name
             names = [output for output in names if output in head.outputs]
         if names:
             outputs[name] = names
@@ -333,22 +345,22 @@ def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
 
 
 def head_of(column: str) -> str:
-    """Returns the head whose output a column holds, such as `pose` for `yaw`.
+    """Returns the head of the output in a column, such as `pose` for `yaw`.
 
-    The column is one for which `fields.is_output` is True.
+    `fields.is_output` is True for the column.
     """
     (head,) = outputs_of([column])
     return head
 
 
 def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the outputs by head of models or data sets, in the order of `HEADS`, each once.
+    """Returns the union of the outputs of models or data sets, by head in the order of `HEADS`.
 
     Raises FerVitError when two spellings of an output differ in case.
     """
     merged: dict[str, list[str]] = {}
     for head in HEADS:
-        spelled: dict[str, str] = {}  # by name in lower case, in order
+        spelled: dict[str, str] = {}  # spelling by name in lower case, in order
         for part in parts:
             for name in part.get(head, ()):
                 first = spelled.setdefault(name.casefold(), name)
@@ -363,9 +375,10 @@ def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def check_head_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
-    """Raises FerVitError when `name`, a model or data set, has an unknown head, or an output twice.
+    """Raises FerVitError when a model or data set has an unknown head, or an output twice.
 
-    Two spellings of an output that differ in case are one.
+    Two spellings of an output that differ in case are the same output. `name` is the name of the
+    model or data set in messages.
     """
     for head, of_head in outputs.items():
         if head not in HEADS:

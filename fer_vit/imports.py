@@ -9,13 +9,14 @@ from contextlib import contextmanager
 def collector_off() -> Iterator[None]:
     """Turns the garbage collector off while modules are imported.
 
-    torch, torchvision and timm create 650,000 objects, most of which live until the end: scanning
-    them repeatedly would take a fifth of the time until `predict` writes its first row.
+    torch, torchvision and timm create 650,000 objects, and most of these objects live until the
+    end. Repeated scans would take a fifth of the time until `predict` writes the first row.
     """
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()  # and unfreeze: moves them to the oldest generation without scanning them
+        # freeze and unfreeze move all objects to the oldest generation without a scan
+        gc.freeze()
         gc.unfreeze()
         gc.enable()

@@ -42,22 +42,24 @@ def canonical(name: str) -> str:
 
     Other names are returned in lower case.
     """
-    # file systems write an accent as one character or as two
+    # some file systems write a letter with an accent as one character, others as two
     name = normalize("NFC", name.strip().lower())
     return SYNONYMS.get(name, name)
 
 
 JOINERS = {0x200C: None, 0x200D: None}  # not printable, but part of Persian words
 
-Merge: TypeAlias = dict[str, str | None]  # new labels by old ones; None drops the faces of a label
+Merge: TypeAlias = dict[str, str | None]  # new labels by old labels; None drops faces with a label
 
 
 def merge_names(labels: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], Array]:
     """Returns the N labels after a merge, and the matrix (C, N) from old to new labels.
 
-    The row of a dropped label has no 1. Labels that are new ones already stay; the merge may have
-    other old labels. Raises FerVitError when a label is missing in the merge, or the merge has an
-    invalid one.
+    The row of a dropped label contains zeros alone. A label that is already a new label is kept.
+    The merge may name old labels that do not occur.
+
+    Raises:
+        FerVitError: The merge lacks a label, or contains an invalid label.
     """
     for old in merge:
         if not isinstance(old, str):
@@ -82,10 +84,10 @@ def merge_names(labels: Sequence[str], merge: Merge) -> tuple[tuple[str, ...], A
 
 
 def merge_probabilities(probabilities: Array, matrix: Array) -> Array:
-    """Returns the probabilities (B, N) of merged labels by the probabilities of C labels (B, C).
+    """Returns the probabilities of merged labels (B, N) from the probabilities of labels (B, C).
 
-    They add up, and sum to 1 without the labels that are left out. `matrix` (C, N) is from
-    `merge_names`.
+    Probabilities of merged labels are added and divided by their sum, so that they sum to 1 without
+    the dropped labels. `matrix` (C, N) is from `merge_names`.
     """
     merged = probabilities @ matrix
     return np.asarray(merged / merged.sum(1, keepdims=True))
@@ -99,7 +101,8 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
         classes: The names of the classes.
 
     Raises:
-        FerVitError: The file cannot be read, or the numbers are not positive or not of the classes.
+        FerVitError: The file cannot be read, a number is not positive, or the names differ from the
+            classes.
     """
     if prior == "even":
         return dict.fromkeys(classes, 1 / len(classes))
@@ -145,7 +148,10 @@ def _is_readable(name: object) -> bool:
 
 
 def find_label(label: str, labels: Sequence[str], path: object) -> int:
-    """Returns the index of a label of a file among a model's labels."""
+    """Returns the index of a label among a model's labels.
+
+    Raises FerVitError, with the path of the label's file, if the model does not have the label.
+    """
     if label not in labels:
         raise FerVitError(
             f"{path} has the label `{short(label)}`, but the model has "

@@ -1,6 +1,6 @@
-"""What trains and reads heads with torch: a loss, and how raw outputs become values.
+"""Losses of heads, and the conversion of raw outputs to values, in torch.
 
-B images, K outputs of a head. Targets are NaN where they are unknown.
+B images, K outputs of a head. An unknown target is NaN.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,22 @@ from torch.nn import functional as F
 
 from fer_vit.heads import HEADS
 
-# error of raw outputs below which `number_loss` is quadratic: 5 degrees of the pose
+# The error of raw outputs below which `number_loss` is quadratic: 5 degrees for the pose.
 SMOOTH_L1_BETA = 0.25
 
 
 def masked_mean(values: Tensor, known: Tensor) -> Tensor:
-    """Returns the mean of values (B, K) that are known; 0, with a gradient of 0, without any."""
+    """Returns the mean of the known values (B, K).
+
+    Without known values, the mean and the gradient are 0.
+    """
     return values.masked_fill(~known, 0.0).sum() / known.sum().clamp(min=1)
 
 
 def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K), soft or binary.
+    """Returns the binary cross-entropy of raw outputs (B, K) with intensities in [0, 1] (B, K).
 
-    NaN: unknown.
+    Targets may be soft or binary. NaN is an unknown target.
     """
     known = target.isfinite()
     losses = F.binary_cross_entropy_with_logits(
@@ -34,7 +37,10 @@ def movement_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def number_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """Smooth L1 (Girshick 2015) of raw outputs (B, K) with their targets (B, K); NaN: unknown."""
+    """Returns the smooth L1 loss (Girshick 2015) of raw outputs (B, K) with targets (B, K).
+
+    NaN is an unknown target.
+    """
     known = target.isfinite()
     losses = F.smooth_l1_loss(
         preds.float(), target.float().nan_to_num(), reduction="none", beta=SMOOTH_L1_BETA
@@ -43,11 +49,12 @@ def number_loss(preds: Tensor, target: Tensor) -> Tensor:
 
 
 def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
-    """1 - CCC + mean squared error of raw outputs (B, K) with values in [-1, 1] (B, K), averaged.
+    """Returns the mean over outputs of 1 - CCC + mean squared error.
 
-    NaN: unknown. CCC is the concordance correlation coefficient (Lin 1989) over the batch. An
-    output whose known targets in the batch are fewer than two, or all equal, has the mean squared
-    error alone.
+    CCC is the concordance correlation coefficient (Lin 1989) over the batch. The values are the
+    tanh of raw outputs (B, K); targets (B, K) are in [-1, 1]. NaN is an unknown target. If fewer
+    than two targets of an output are known, or all known targets are equal, only the mean squared
+    error counts.
     """
     values = preds.float().tanh()
     losses = []
@@ -58,14 +65,14 @@ def affect_loss(preds: Tensor, target: Tensor) -> Tensor:
         x = values[known, output]
         y = target[known, output].float()
         loss = (x - y).square().mean()
-        if y.max() > y.min():  # the variance of equal targets is not 0 in binary
+        if y.max() > y.min():  # the computed variance of equal targets may be above 0
             loss = loss + 1 - series_concordance(x, y)
         losses.append(loss)
     return torch.stack(losses).mean() if losses else 0.0 * values.sum()
 
 
 def series_concordance(x: Tensor, y: Tensor) -> Tensor:
-    """Returns the concordance correlation coefficient (Lin 1989) of series (M,).
+    """Returns the concordance correlation coefficient (Lin 1989) of two series (M,).
 
     `y` is not constant.
     """
@@ -80,10 +87,10 @@ def identity(raw: Tensor) -> Tensor:
 
 
 class Loss(NamedTuple):
-    """How a head is trained, in units of its raw outputs."""
+    """How a head is trained, in units of the raw outputs."""
 
-    compute: Callable[[Tensor, Tensor], Tensor]  # of raw outputs and targets (B, K), in float32
-    activate: Callable[[Tensor], Tensor]  # of raw outputs (B, K); the result is like the targets
+    compute: Callable[[Tensor, Tensor], Tensor]  # takes raw outputs and targets (B, K) in float32
+    activate: Callable[[Tensor], Tensor]  # converts raw outputs (B, K) to the scale of the targets
 
 
 LOSSES = {  # the losses by the scale of values, see `heads.Head.scale`
@@ -94,21 +101,21 @@ LOSSES = {  # the losses by the scale of values, see `heads.Head.scale`
 
 
 def head_loss(head: str, preds: Tensor, target: Tensor) -> Tensor:
-    """Returns the loss of raw outputs (B, K) of a head with targets (B, K) in its unit.
+    """Returns the loss of the raw outputs of a head (B, K) with targets (B, K) in the head's unit.
 
-    Of a target with a period, the equal value nearest to the prediction counts: 179 degrees are 2
-    degrees from -179.
+    A target with a period is replaced by the equivalent value nearest to the prediction: 179
+    degrees are 2 degrees from -179.
     """
     entry = HEADS[head]
     target = target.float()
     if entry.period is not None:
         turns = ((decode(head, preds.detach().float()) - target) / entry.period).round()
-        # a prediction that is not finite leaves the target known, so that the loss is not finite
+        # With a prediction that is not finite, the target stays known, so the loss is not finite.
         target = target + entry.period * turns.where(turns.isfinite(), 0.0)
     return LOSSES[entry.scale].compute(preds, (target - entry.middle) / entry.step)
 
 
 def decode(head: str, raw: Tensor) -> Tensor:
-    """Converts raw outputs (B, K) of a head to values in its unit."""
+    """Converts the raw outputs of a head (B, K) to values in the head's unit."""
     entry = HEADS[head]
     return entry.middle + entry.step * LOSSES[entry.scale].activate(raw)

@@ -1,8 +1,7 @@
 """Measures of one output of a head: how well values agree with targets.
 
-N faces. A measure takes the weight of each face as well, in R sets of weights, so that R bootstrap
-resamples, which weight a face by how often it was drawn, are one call. A measure that is undefined
-is NaN.
+N faces. A measure also takes R sets of weights of the faces, so that one call computes R bootstrap
+resamples: the weight of a face is how often the face was drawn. An undefined measure is NaN.
 """
 
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import numpy as np
 
 from fer_vit.geometry import Array, IntArray, Mask
 
-THRESHOLD = 0.5  # a binary output is predicted from this value on
+THRESHOLD = 0.5  # the smallest value at which a binary output counts as predicted
 
 MIN_VARIANCE = 1e-12  # series with a smaller variance have no correlation
 
@@ -22,8 +21,8 @@ class Pairs:
     """Values and targets of one output, and weights.
 
     Attributes:
-        value: What the model returns (N,).
-        target: What is true (N,).
+        value: The values from the model (N,).
+        target: The true values (N,).
         weight: R sets of weights (R, N), not negative.
     """
 
@@ -93,9 +92,9 @@ def sign_agreement(pairs: Pairs) -> Array:
 
 
 def f1(pairs: Pairs) -> Array:
-    """Returns the F1 score of the faces with `THRESHOLD` or more (R,).
+    """Returns the F1 score (R,) of predicting the output for values of `THRESHOLD` or more.
 
-    NaN unless targets are binary.
+    The score is NaN unless targets are binary.
     """
     if not pairs.is_binary:
         return undefined(pairs)
@@ -109,8 +108,8 @@ def f1(pairs: Pairs) -> Array:
 def auroc(pairs: Pairs) -> Array:
     """Returns the area under the ROC curve (R,); NaN unless targets are binary.
 
-    It is the chance that a face with the target has the larger value; equal values count half (Mann
-    & Whitney 1947).
+    The area is the probability that a random face with the target 1 has a larger value than a
+    random face with the target 0. Equal values count half (Mann & Whitney 1947).
     """
     if not pairs.is_binary:
         return undefined(pairs)
@@ -123,7 +122,10 @@ def auroc(pairs: Pairs) -> Array:
 
 
 def _by_rank(weight: Array, rank: IntArray, member: Mask) -> Array:
-    """Returns the weights (R, N) of the members (N,), added up by the rank of their value (N,)."""
+    """Returns the sums (R, ranks) of the weights (R, N) of members with each rank.
+
+    `rank` (N,) is the rank of each value; `member` (N,) selects faces.
+    """
     sums = np.zeros((rank.max() + 1, len(weight)))
     np.add.at(sums, rank[member], weight[:, member].T)
     return sums.T
@@ -145,7 +147,7 @@ MEASURES: dict[str, Callable[[Pairs], Array]] = {
     "AUROC": auroc,
 }
 
-MEANINGS = {  # what each of `MEASURES` is, for reports
+MEANINGS = {  # the meaning of each of `MEASURES`, for reports
     "r": "Pearson's correlation with the targets",
     "MAE": "mean absolute error, in the unit of the targets",
     "CCC": "Lin's concordance correlation coefficient",
@@ -157,7 +159,7 @@ MEANINGS = {  # what each of `MEASURES` is, for reports
 
 
 def measure(name: str, value: Array, target: Array) -> float:
-    """Returns a measure of values (N,) for targets (N,), NaN where unknown."""
+    """Returns a measure of values (N,) for targets (N,). NaN is an unknown value or target."""
     value = np.asarray(value, float)
     target = np.asarray(target, float)
     known = np.isfinite(target) & np.isfinite(value)

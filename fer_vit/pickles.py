@@ -1,8 +1,8 @@
-"""Checkpoints of torch from anyone: what their pickle would do is computed before torch reads it.
+"""Untrusted checkpoints of torch: the effect of a pickle is computed before torch reads the pickle.
 
-torch's restricted unpickler runs no foreign code, but a kilobyte of allowed calls can fill all
-memory, and keys of one hash can take hours. A checkpoint needs few opcodes and calls; all others
-are refused.
+torch's restricted unpickler runs no code from the file. But a kilobyte of allowed calls can fill
+all memory, and many keys with the same hash can take hours. A checkpoint needs few opcodes and
+calls. All other opcodes and calls are refused.
 """
 
 import io
@@ -17,36 +17,36 @@ from torch import Tensor
 
 from fer_vit.errors import short
 
-# Largest pickle in bytes; it has names, shapes and settings, for 1,000 weights and their optimiser
-# 0.5 MB.
+# Largest pickle in bytes. A pickle contains names, shapes and settings: 0.5 MB for 1,000 weights
+# and the state of an optimizer.
 MAX_PICKLE = 10_000_000
 
 MAX_CALLS = 100_000  # most objects that a pickle may build by calls: tensors and dictionaries
 MAX_OPCODES = 1_000_000
-MAX_NESTING = 100  # deepest list in a list
+MAX_NESTING = 100  # most levels of lists within lists
 
-# Most parts of all lists and dictionaries, each counted where it is used: a pickle can use a list
-# many times.
+# Most parts of all lists and dictionaries. A pickle can use one list many times, so its parts are
+# counted at each use.
 MAX_PARTS = 10_000_000
 
 NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 STORAGES = frozenset(f"torch {name}Storage" for name in NUMBERS)
 ORDERED = "collections OrderedDict"
 
-# What a pickle may call with these arguments alone.
+# Functions that a pickle may call only with these arguments.
 CALLS = {ORDERED: "()", "collections Counter": "(dict)"}
 
-# What a pickle may call with any arguments.
+# Functions that a pickle may call with any arguments.
 REBUILDS = ("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter")
 
 DICTIONARIES = ("dict", ORDERED)
 
-# Kinds of keys: the hashes of others can be chosen, so that a dictionary compares each with all
-# before.
+# Allowed kinds of keys. With keys of other kinds, a file can contain many keys with the same hash,
+# and a dictionary then compares each key with all earlier keys.
 KEYS = ("str", "int")
 
-MAX_KEY = 2**60  # below it, numbers have different hashes
-CONSTANTS = {  # opcodes that push one value, and its kind
+MAX_KEY = 2**60  # whole numbers below this number have different hashes
+CONSTANTS = {  # opcodes that push one value, and the kind of the value
     "BINUNICODE": "str",
     "SHORT_BINUNICODE": "str",
     "BINFLOAT": "float",
@@ -61,14 +61,17 @@ RESULT = "result of "
 
 
 class UnsafeError(ValueError):
-    """A checkpoint that does what none needs."""
+    """A checkpoint that does something that no checkpoint needs."""
 
 
 def load_tensors(path: Path) -> Any:
     """Loads a file of `torch.save` on the CPU, without running code in it.
 
-    The memory is at most three times the size of the file, and 100 MB. Raises an error of any type
-    when it is damaged, and UnsafeError for calls, keys or sizes that no checkpoint has.
+    Loading needs at most 100 MB of memory plus three times the size of the file.
+
+    Raises:
+        UnsafeError: The file has calls, keys or sizes that no checkpoint needs.
+        Exception: The file is damaged; the error may have any type.
     """
     content = torch.load(io.BytesIO(_packed_again(path)), map_location="cpu", weights_only=True)
     tensors = collect_tensors(content)
@@ -78,14 +81,15 @@ def load_tensors(path: Path) -> Any:
 
 
 def _packed_again(path: Path) -> bytes:
-    """Returns the entries of a zip as a new one.
+    """Returns the entries of a zip file as a new zip file.
 
-    Torch's reader may find other entries in the file than Python's.
+    In an original file, torch's reader may find other entries than Python's reader, which checks
+    the file. In the new file, both find the same entries.
     """
     packed = io.BytesIO()
     with ZipFile(path) as file, ZipFile(packed, "w", ZIP_STORED) as copy:
         if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
-            raise UnsafeError("it is compressed")  # torch writes none
+            raise UnsafeError("it is compressed")  # torch writes no compressed files
         pickles = [name for name in file.namelist() if PurePosixPath(name).name == "data.pkl"]
         if len(pickles) != 1:
             raise UnsafeError("it has not exactly one pickle")
@@ -100,7 +104,7 @@ def _packed_again(path: Path) -> bytes:
 
 
 def check_pickle(data: bytes) -> None:
-    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs; runs nothing."""
+    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs. Runs no code."""
     kinds = _Kinds()
     for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
         if number >= MAX_OPCODES:
@@ -114,19 +118,19 @@ def check_pickle(data: bytes) -> None:
 
 
 class _Kinds:
-    """The stack of an unpickler: kinds of values in place of the values.
+    """The stack of an unpickler, with kinds of values in place of the values.
 
-    Each method is what opcodes do.
+    Each method is the effect of one or more opcodes.
     """
 
     def __init__(self) -> None:
         self.stack: list[str] = []
-        self.marks: list[int] = []  # lengths of the stack
+        self.marks: list[int] = []  # lengths of the stack at the opcode MARK
         self.memo: dict[int, str] = {}
         self.calls = 0
 
     def start(self, _: Any) -> None:
-        """Does nothing: the version of the format, or its end."""
+        """Does nothing, for the opcodes of the version and of the end."""
 
     def integer(self, value: int) -> None:
         """Pushes a number."""
@@ -139,19 +143,19 @@ class _Kinds:
         self.stack.append(value)
 
     def storage(self, _: Any) -> None:
-        """Replaces a description by the numbers in another entry of the file."""
+        """Replaces a description by the numbers in another entry of the zip file."""
         self.stack[-1] = "storage"
 
     def put(self, index: int) -> None:
-        """Notes the last value."""
+        """Stores the last value in the memo."""
         self.memo[index] = self.stack[-1]
 
     def get(self, index: int) -> None:
-        """Pushes a noted value."""
+        """Pushes a value from the memo."""
         self.stack.append(self.memo[index])
 
     def mark(self, _: Any) -> None:
-        """Begins a run of values."""
+        """Marks the start of several values."""
         self.marks.append(len(self.stack))
 
     def take(self, start: int) -> list[str]:
@@ -165,7 +169,7 @@ class _Kinds:
         self.stack.append("(dict)" if values == ["dict"] else "tuple")
 
     def set_items(self, values: list[str]) -> None:
-        """Adds keys and values, in turn, to the dictionary before them."""
+        """Adds alternating keys and values to the dictionary at the top of the stack."""
         target = self.stack[-1].removeprefix(RESULT)
         if target not in DICTIONARIES:
             raise UnsafeError(f"its pickle sets items of a {target}")
@@ -174,7 +178,7 @@ class _Kinds:
                 raise UnsafeError(f"its pickle has a key of type {key}")
 
     def call(self, _: Any) -> None:
-        """Replaces a function and its arguments by a result."""
+        """Replaces a function and its arguments by the result."""
         function, arguments = self.take(-2)
         if function not in REBUILDS and CALLS.get(function) != arguments:
             raise UnsafeError(f"its pickle calls {function} with {arguments}")
@@ -190,7 +194,7 @@ class _Kinds:
             raise UnsafeError(f"its pickle changes a {self.stack[-1]}")
 
 
-# What an opcode does; all others are refused.
+# The methods for opcodes. All other opcodes are refused.
 OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
     "PROTO": _Kinds.start,
     "STOP": _Kinds.start,
@@ -221,10 +225,12 @@ OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
 def collect_tensors(content: Any) -> list[Tensor]:
     """Returns the tensors in nested lists and dictionaries, each once.
 
-    Raises UnsafeError when these are nested deeply, would be very large if no list were used twice,
-    or hold tensors that are not plain numbers in memory (sparse, quantised, nested, on no device).
+    Raises:
+        UnsafeError: The nesting is too deep, there are too many parts when repeated lists are
+            counted at each use, or a tensor is not plain numbers in memory (sparse, quantised,
+            nested, or not on the CPU).
     """
-    counts: dict[int, int] = {}  # parts by the identity of a list or dictionary
+    counts: dict[int, int] = {}  # the number of parts by the identity of a list or dictionary
     tensors: dict[int, Tensor] = {}
 
     def visit(value: Any, depth: int) -> int:  # returns the number of parts
@@ -249,10 +255,10 @@ def collect_tensors(content: Any) -> list[Tensor]:
 
 
 def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
-    """Returns the values in a dictionary, and its attributes if it has any, or those in a list."""
+    """Returns the values in a list, or the values and attributes of a dictionary."""
     if not isinstance(value, dict):
         return list(value)
     parts = list(value.values())
-    if hasattr(value, "__dict__"):  # as an OrderedDict has
+    if hasattr(value, "__dict__"):  # an OrderedDict may have attributes
         parts += vars(value).values()
     return parts

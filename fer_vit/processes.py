@@ -1,4 +1,4 @@
-"""Processes: rank, start and end of workers, seeds that all processes share."""
+"""Processes: rank, workers, and seeds that all processes share."""
 
 import gc
 import multiprocessing
@@ -29,13 +29,13 @@ if sys.platform == "linux":
 
 T = TypeVar("T")
 R = TypeVar("R")
-PIPE_BYTES = 2**20  # bytes of results that may wait between a worker and the main process
+PIPE_BYTES = 2**20  # capacity of the pipe for results from a worker to the main process
 WORKER_DIED = """A worker process died, perhaps for lack of memory. Try fewer `--workers`. \
 A Python script calls fer-vit below `if __name__ == "__main__":`."""
 
 
 class ProcessRank(NamedTuple):
-    """The rank of this process in one command, and (`local`) on its machine."""
+    """The rank of this process among all processes of a command, and (`local`) on one machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -50,7 +50,7 @@ RANK_VARIABLES = (
 
 
 def process_rank() -> ProcessRank:
-    """Returns the rank that torchrun or srun has set, 0 without them.
+    """Returns the rank that torchrun or srun has set; rank 0 of 1 without torchrun and srun.
 
     Raises FerVitError for an impossible rank.
     """
@@ -71,15 +71,15 @@ def process_rank() -> ProcessRank:
 
 
 def run_seed() -> int:
-    """Returns the seed of the run (`seed_everything`), the same in all of its processes.
+    """Returns the seed of the run (`seed_everything`), which is the same in all processes.
 
-    0 if there is none.
+    Returns 0 without such a seed.
     """
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def derived_seed(*numbers: int) -> int:
-    """Returns a seed that depends on all numbers (`numpy.random.SeedSequence`)."""
+    """Returns a seed that depends on all of the numbers (`numpy.random.SeedSequence`)."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
@@ -89,15 +89,16 @@ def cores() -> int:
 
 
 def call_after_fork(function: Callable[[], None]) -> None:
-    """Calls a function in each process that is forked from this one, before anything else."""
+    """Calls a function first in each process that is forked from this process."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=function)
 
 
 class ThreadLock:
-    """A lock for the threads of a process; a forked process begins with a free one.
+    """A lock for the threads of a process. A forked process begins with a free lock.
 
-    The thread that had the lock at that moment does not exist there, and would never free it.
+    If a thread has the lock during a fork, the new process does not have this thread, so the lock
+    would never become free.
     """
 
     def __init__(self) -> None:
@@ -117,22 +118,22 @@ class ThreadLock:
 def one_thread() -> None:
     """Turns off OpenCV's threads.
 
-    A worker that is forked while they run would wait for them forever.
+    A worker that is forked while such threads run would wait for the threads forever.
     """
     cv2.setNumThreads(1)
 
 
 class _OpenCV:
-    """OpenCV's number of threads, which is one number for all threads of this process."""
+    """OpenCV's number of threads, which is one setting for the whole process."""
 
     lock = ThreadLock()
-    users = 0  # how many blocks of `opencv_in_one_thread` are open
-    threads = 1  # the number before the first of them
+    users = 0  # how many blocks of `opencv_in_one_thread` are active
+    threads = 1  # OpenCV's number of threads before the first active block
 
 
 @contextmanager
 def opencv_in_one_thread() -> Iterator[None]:
-    """Turns off OpenCV's threads, as `one_thread` does, and restores them afterwards."""
+    """Turns off OpenCV's threads within the block and restores the number afterwards."""
     with _OpenCV.lock:
         if not _OpenCV.users:
             _OpenCV.threads = cv2.getNumThreads()
@@ -150,11 +151,12 @@ def opencv_in_one_thread() -> Iterator[None]:
 def start_worker(_worker: int = 0) -> None:
     """Prepares a worker process of a DataLoader or of `work_in_processes`.
 
-    The main process handles signals sent to all processes of a job and stops its workers. Workers
-    ignore these signals, so that `fit` can save its step, but never outlive the main process.
+    Schedulers and terminals send signals to all processes of a job. Workers ignore such signals, so
+    that `fit` can save the training step; the main process handles the signal and stops its
+    workers. Workers always end with the main process.
     """
-    # A fork must not free the garbage of the main process: freeing a decoder waits forever for its
-    # threads.
+    # A worker must not free the garbage of the main process: freeing a decoder would wait forever
+    # for threads that the worker does not have.
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
@@ -176,19 +178,19 @@ def _exit_on_parent_signal() -> None:
 
 def _exit_with_parent() -> None:
     multiprocessing.parent_process().join()  # type: ignore[union-attr]
-    # Success: a main process that lives has closed the pipe of a worker that ends, and torch would
-    # raise an error.
+    # The exit code is 0: the main process may still be alive, and torch raises an error for a
+    # worker that fails.
     os._exit(0)
 
 
 class WorkerNotes:
-    """What each worker process of a DataLoader reads now.
+    """The name of what each worker process of a DataLoader reads now.
 
-    It is in memory that stays when the process dies.
+    The notes are in shared memory, so they are available after a worker has died.
     """
 
     SIZE = 500  # bytes of a note
-    # writes the note of this worker process
+    # the function that writes the note of this worker process
     write_note: ClassVar[Callable[[str], None] | None] = None
 
     def __init__(self, workers: int) -> None:
@@ -207,9 +209,9 @@ class WorkerNotes:
         )
 
     def name_of(self, process_id: int) -> str | None:
-        """Returns what a process reads, or has read when it died.
+        """Returns the name of what a worker reads, or was reading when it died.
 
-        None if it is no worker of this loader.
+        Returns None if the process is no worker of this loader.
         """
         notes = bytes(memoryview(self._notes).cast("B"))
         for start in range(0, len(notes), self.SIZE):
@@ -221,17 +223,17 @@ class WorkerNotes:
 
 
 def note_in_worker(name: str) -> None:
-    """Notes what this process reads, if it is a worker process with `WorkerNotes`."""
+    """Notes the name of what this process reads, if this is a worker process with `WorkerNotes`."""
     if WorkerNotes.write_note is not None:
         WorkerNotes.write_note(name)
 
 
 def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
-    """Returns torch's error of a dead DataLoader worker as one that names what it read.
+    """Converts torch's error about a dead DataLoader worker to an error that names what it read.
 
-    None for other errors.
+    Returns None for other errors.
     """
-    if "DataLoader worker" not in str(error):  # torch's words
+    if "DataLoader worker" not in str(error):  # from torch's message
         return None
     process_ids = [int(digits) for digits in re.findall(r"\d+", str(error))]
     names = [notes.name_of(process_id) for process_id in process_ids for notes in loaders]
@@ -245,25 +247,28 @@ def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> Fe
 
 
 class _Message(Enum):
-    """What a worker sends, before its content."""
+    """The kind of a message from a worker. A message is a kind and its content."""
 
-    READY = auto()  # it has started
-    RESULT = auto()
-    DONE = auto()  # a task has no further results
+    READY = auto()  # the worker has started
+    RESULT = auto()  # the content is a result of the current task
+    DONE = auto()  # the current task has no further results
     FAILED = auto()  # the content is the error
-    DIED = auto()  # it sends nothing more
+    DIED = auto()  # the worker has died; it does not send this message itself
 
 
 def work_in_processes(
     work: Callable[[T], Iterable[R]], tasks: Sequence[T], processes: int
 ) -> Iterator[tuple[T, R | None]]:
-    """Yields each task with each of its results, in order; worker processes take the tasks in turn.
+    """Yields each task with each of its results, in order. Worker processes take turns with tasks.
 
-    The workers start at once, before the first result is taken. If a worker dies, a new process
-    does its task again, unless the task had results already. If that process dies, too, the result
-    is None, and the other tasks continue. With 0 processes, and in a process of a Pool, which may
-    have no children, this one does the tasks. Raises FerVitError if no worker can start, and the
-    errors of `work`.
+    The workers start at once, before the caller takes the first result. If a worker dies, a new
+    process repeats the task, unless the task had results already. If the new process dies as well,
+    the result is None, and the other tasks continue. With 0 processes, this process does the tasks,
+    as does a worker of a multiprocessing Pool, because such a worker may not start processes.
+
+    Raises:
+        FerVitError: No worker can start.
+        Exception: Any error that `work` raises.
     """
     if not processes or multiprocessing.current_process().daemon:
         return _work_here(work, tasks)
@@ -288,7 +293,7 @@ def _work_here(
 def _take_results(
     workers: Sequence["_Worker[T, R]"], tasks: Sequence[T]
 ) -> Iterator[tuple[T, R | None] | None]:
-    """Yields None once, then each task with each of its results."""
+    """Yields None once, so that this generator has started, then each task with each result."""
     with opencv_in_one_thread():
         try:
             yield None
@@ -301,9 +306,10 @@ def _take_results(
 
 
 def read_ahead(items: Iterator[T], count: int) -> Iterator[T]:
-    """Yields items, none of which is None, that a thread takes up to `count` ahead.
+    """Yields items that a thread takes up to `count` ahead. No item may be None.
 
-    Decoders work without Python's lock, so they run beside what is done with the items before.
+    Decoders release Python's global lock, so the thread decodes while the caller uses earlier
+    items.
     """
     with ThreadPoolExecutor(1) as thread:
         waiting = deque[Future[T | None]]()
@@ -319,11 +325,11 @@ def read_ahead(items: Iterator[T], count: int) -> Iterator[T]:
 
 
 class _Worker(Generic[T, R]):
-    """A process that does tasks in order, and a new one after each death."""
+    """A process that does tasks in order. After a death, a new process continues."""
 
     def __init__(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> None:
         self._work = work
-        self._tasks = deque(tasks)  # that are not done
+        self._tasks = deque(tasks)  # the tasks that are not done
         self._start()
 
     def _start(self) -> None:
@@ -331,12 +337,12 @@ class _Worker(Generic[T, R]):
         self._ready = False
         self._receiver, sender = context.Pipe(duplex=False)
         if sys.platform == "linux":
-            with suppress(OSError):  # more than the user may have
+            with suppress(OSError):  # the user's limit is lower
                 fcntl.fcntl(sender.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         arguments = (self._work, [*self._tasks], sender)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
-        sender.close()  # so that the end of the process is the end of the pipe
+        sender.close()  # so that the pipe ends when the process ends
 
     def stop(self) -> None:
         """Ends the process at once."""
@@ -347,7 +353,7 @@ class _Worker(Generic[T, R]):
     def do_next(self) -> Iterator[R | None]:
         """Yields the results of the next task.
 
-        None, as the last one, if the task kills its process.
+        The last result is None if the process died.
         """
         for last_attempt in (False, True):
             message, content = self._receive()
@@ -371,14 +377,14 @@ class _Worker(Generic[T, R]):
         yield None
 
     def _receive(self) -> tuple[_Message, Any]:
-        """Returns the next message of the process and its content."""
+        """Returns the kind and content of the next message from the process."""
         while True:
             wait([self._receiver, self._process.sentinel])
             try:
                 if not self._receiver.poll():
                     return _Message.DIED, None
                 message, content = self._receiver.recv()
-            except (EOFError, OSError):  # it died between two messages, or within one
+            except (EOFError, OSError):  # the process died between two messages or within a message
                 return _Message.DIED, None
             if message is not _Message.READY:
                 return message, content
@@ -399,7 +405,7 @@ def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connect
             sender.send((_Message.DONE, None))
     except FerVitError as error:
         sender.send((_Message.FAILED, error))
-    except Exception as error:  # its traceback stays in this process
+    except Exception as error:  # a pickled error has no traceback, so a note contains the traceback
         error.add_note(f"In a worker process: {traceback.format_exc()}")
         sender.send((_Message.FAILED, _as_sendable(error)))
 
@@ -407,7 +413,7 @@ def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connect
 def _as_sendable(error: Exception) -> Exception:
     """Returns the error, or its text if it cannot be pickled and read back."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
-    except Exception:  # the class of a user's error may do anything
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes that this line has made
+    except Exception:  # an error class of a user may raise any error here
         return RuntimeError("".join(traceback.format_exception_only(error)))
     return error

@@ -1,4 +1,4 @@
-"""Signals that end a command: one table for every command, the servers and the training."""
+"""Signals that end a command, for every command, the servers and the training."""
 
 import math
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer, main_thread
 
-# Sent by schedulers and services; when a terminal or ssh closes.
+# Schedulers and services send SIGTERM. A terminal or ssh that closes sends SIGHUP.
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
 
 ENDING_SIGNALS: Sequence[signal.Signals] = tuple(
@@ -19,17 +19,18 @@ ENDING_SIGNALS: Sequence[signal.Signals] = tuple(
 )
 RESEND_SECONDS = 0.1  # seconds after which a signal is sent again
 
-# What libraries, imported while a signal comes, raise instead of its exception.
+# If a signal arrives during an import, some libraries replace the exception of the signal by one of
+# these errors.
 REPLACING_ERRORS = (ImportError, RecursionError)
 
-# seconds in which further signals belong to the first: a closed terminal sends two
+# Signals within this time after a signal count as the same signal: a closed terminal sends two.
 REPEAT_SECONDS = 2.0
 
 
 def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
     """Calls `handle` for each signal of `ENDING_SIGNALS`.
 
-    Signals that are ignored, as by nohup, stay ignored.
+    Signals that are ignored, for example because of nohup, stay ignored.
     """
     for number in ENDING_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -37,7 +38,7 @@ def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
 
 
 def _send(number: signal.Signals) -> None:
-    """Sends a signal to the main thread, which may wait for something."""
+    """Sends a signal to the main thread, so that the signal also interrupts a wait."""
     if sys.platform == "win32":
         signal.raise_signal(number)
     else:
@@ -45,7 +46,7 @@ def _send(number: signal.Signals) -> None:
 
 
 class _Ending:
-    """The exception of a signal, which ends the block of `exit_on_signals`."""
+    """The exception that ends the block of `exit_on_signals` after a signal."""
 
     def __init__(self) -> None:
         self.exception: SystemExit | KeyboardInterrupt | None = None
@@ -54,7 +55,7 @@ class _Ending:
         self.report_others = sys.unraisablehook
 
     def raise_first(self, number: signal.Signals) -> None:
-        """Raises the exception of a signal, unless it belongs to the one before."""
+        """Raises the exception of a signal, unless the signal repeats an earlier signal."""
         now = time.monotonic()
         if now - self._last >= REPEAT_SECONDS:
             self._last = now
@@ -64,7 +65,7 @@ class _Ending:
             raise self.exception
 
     def raise_again(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """Sends the signal again whose exception Python ignores, as in a destructor."""
+        """Sends the signal again if Python has ignored its exception, as in a destructor."""
         if self.exception is None or unraisable.exc_value is not self.exception:
             self.report_others(unraisable)
             return
@@ -76,10 +77,10 @@ class _Ending:
 
 @contextmanager
 def exit_at_once() -> Iterator[None]:
-    """Makes signals end the process without an exception, with the status of a shell.
+    """Makes signals end the process at once, with the exit status 128 + the number of the signal.
 
-    For imports before a command starts, when there is nothing to remove: torch calls Python from
-    C++ at its import, and aborts the process if an exception comes out of the handler of a signal.
+    This is for imports before a command starts, when there are no files to remove. torch calls
+    Python from C++ at its import, and aborts the process if a signal handler raises an exception.
     """
     before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
     for number, handler in before.items():
@@ -96,11 +97,11 @@ def exit_at_once() -> Iterator[None]:
 def exit_on_signals() -> Iterator[None]:
     """Makes signals end the block by an exception, so that its files are removed.
 
-    A signal of `ENDING_SIGNALS` raises SystemExit with the status of a shell, 128 + its number;
-    Ctrl-C raises KeyboardInterrupt. A further signal within `REPEAT_SECONDS` seconds does nothing:
-    it would interrupt the removal. A library that is imported meanwhile makes an ImportError of the
-    signal's exception, which therefore replaces each that leaves the block. Where Python ignores
-    it, as in a destructor, it is raised again soon afterwards.
+    A signal of `ENDING_SIGNALS` raises SystemExit with the exit status 128 + the number of the
+    signal. Ctrl-C raises KeyboardInterrupt. A further signal within `REPEAT_SECONDS` seconds has no
+    effect, because it would interrupt the removal of files. If a library replaces the exception
+    during an import (`REPLACING_ERRORS`), the block ends with the exception of the signal. If
+    Python ignores the exception, as in a destructor, the signal is sent again.
     """
     before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
     ending = _Ending()

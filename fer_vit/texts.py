@@ -1,4 +1,4 @@
-"""Text in files: read as UTF-8, file names as Unicode, and values as JSON."""
+"""Text in files: user files in UTF-8, file names as valid Unicode, and values as JSON."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from fer_vit.errors import FerVitError
 
 
 def check_permission(path: str | Path, error: BaseException) -> None:
-    """Raises FerVitError for a file that the user may not read: it is not damaged."""
+    """Raises FerVitError if an error is a PermissionError: the file is then not damaged."""
     if isinstance(error, PermissionError):
         raise FerVitError(
             f"Cannot read {path} ({os.strerror(error.errno or 0)}). Make it readable, or name "
@@ -38,20 +38,20 @@ def user_text(path: str | Path, remedy: str = "Make it readable, or name another
 
 
 def as_text(name: str) -> str:
-    """Returns a file name as valid Unicode, for tables; bytes that are not Unicode are escaped."""
+    """Returns a file name as valid Unicode, for tables. Other bytes are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def json_text(value: object, **options: Any) -> str:
-    """Returns a value as JSON with the options of `json.dumps`.
+    """Returns a value as JSON. NaN and infinity become null, because JSON does not have them.
 
-    NaN and infinity, which JSON lacks, become null.
+    `options` are arguments of `json.dumps`.
     """
     return json.dumps(_defined(value), allow_nan=False, **options)
 
 
 def _defined(value: object) -> object:
-    """Returns a value whose numbers are finite or None, for JSON."""
+    """Replaces numbers that are not finite by None in a nested value."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Words of messages and reports: counts with their nouns, and lists of names."""
+"""Text for messages and reports: counts with nouns, and lists of names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +18,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def format_counts(counts: Counter[str], limit: int | None = None) -> str:
-    """Formats counts on one line, the largest first; None: all of them."""
+    """Formats the `limit` largest counts on one line, the largest first; None: all counts."""
     return ", ".join(f"{number:,} {name}" for name, number in counts.most_common(limit))
 
 
 def list_counts(counts: Counter[str]) -> str:
-    """Returns the largest counts with their names, and how many there are of others."""
+    """Returns the `MAX_COUNTS` largest counts with their names, and the sum of the other counts."""
     named = counts.most_common(MAX_COUNTS)
     texts = [f"{number:,} {short(escaped(name))}" for name, number in named]
     remainder = counts.total() - sum(number for _, number in named)
@@ -33,7 +33,7 @@ def list_counts(counts: Counter[str]) -> str:
 
 
 def list_names(names: Iterable[object], limit: int = 3) -> str:
-    """Returns the first names, and how many there are of others."""
+    """Returns the first `limit` names, and the number of further names."""
     texts = [escaped(str(name)) for name in names]
     text = ", ".join(texts[:limit])
     if len(texts) > limit:
@@ -48,14 +48,15 @@ def join_names(names: Iterable[str], last: str = "or") -> str:
 
 
 def describe_entries(meanings: Mapping[str, str]) -> str:
-    """Returns the entries of a table with their meanings, for the help of an option."""
+    """Returns names with their meanings on one line, for the help of an option."""
     return "; ".join(f"{name}: {meaning}" for name, meaning in meanings.items())
 
 
 def fill_docstring(**texts: str) -> Callable[[Documented], Documented]:
     """Returns a decorator that replaces `{NAME}` in a docstring with the text of NAME.
 
-    Options have their help from docstrings: so a new entry of a table is in the help, too.
+    The help of options comes from docstrings. With this decorator, a new entry of a table appears
+    in the help, too.
     """
 
     def fill(documented: Documented) -> Documented:
@@ -69,7 +70,7 @@ def fill_docstring(**texts: str) -> Callable[[Documented], Documented]:
 
 
 def escaped(name: str) -> str:
-    """Returns a name without characters that a terminal could act on."""
+    """Returns a name in which characters that are not printable are escaped."""
     letters = []
     for letter in name:
         if letter.isprintable():
