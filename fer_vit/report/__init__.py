@@ -1,1 +1,1 @@
-"""Arrays in, pictures and pages out. No torch."""
+"""Draws pictures and pages from arrays, without PyTorch."""

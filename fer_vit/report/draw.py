@@ -1,7 +1,7 @@
-"""A face or a photo as a picture: boxes, regions and predictions, in the colours of all pictures.
+"""Draws boxes, regions and predictions on faces and photos; defines the colours of all pictures.
 
-`zoom` first scales a face to display resolution; everything else is drawn at that scale, so that
-lines and text are crisp on a 48-pixel face and cheap on a 24-megapixel photo.
+`zoom` first scales a face to display resolution. Everything else is drawn at that scale: lines and
+text are crisp on a 48-pixel face, and drawing is fast for a 24-megapixel photo.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
 from fer_vit.report.fonts import font
 
-# The colour of regions, which have names, and of attention: far from the other colours, also with
-# colour-blindness.
+# All regions have one colour, since their names are written beside them; attention has the same
+# colour. It differs clearly from all other colours, also for colour-blind readers.
 REGION_COLOUR = "#c3ffa5"
 
-FOR_COLOUR = "#e8590c"  # in heat maps and bars: for the explained score
-AGAINST_COLOUR = "#1c7ed6"  # against it
-ACCENT_COLOUR = "#3a3a3c"  # of what is most important
-FAINT_COLOUR = "#b4b4ba"  # of the rest
+FOR_COLOUR = "#e8590c"  # heat maps and bars: contributions for the explained score
+AGAINST_COLOUR = "#1c7ed6"  # heat maps and bars: contributions against the explained score
+ACCENT_COLOUR = "#3a3a3c"  # the most important part of a figure
+FAINT_COLOUR = "#b4b4ba"  # the less important parts of a figure
 
-# Indices of the corners in a box (xyxy), clockwise from the upper left.
+# Each row indexes (x, y) of a corner in a box (xyxy), clockwise from the upper left.
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
-CLOSE_UP_MARGIN = 0.06  # around a face in a close-up, as a fraction of its side
-EXPRESSION_COLOURS = {  # of boxes, and of bars over time
+CLOSE_UP_MARGIN = 0.06  # the margin around a face in a close-up, as a fraction of the face's side
+EXPRESSION_COLOURS = {  # boxes, and bars over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
     "surprise": "#1fb5c4",
@@ -43,29 +43,29 @@ EXPRESSION_COLOURS = {  # of boxes, and of bars over time
 
 
 def expression_colour(label: str) -> str:
-    """Returns the colour of an expression; an unusual one always has the same colour."""
+    """Returns the CSS colour of an expression; an unusual label gets a colour by its hash."""
     hue = crc32(label.encode(errors="replace")) % 360
     return EXPRESSION_COLOURS.get(label, f"hsl({hue}, 45%, 55%)")
 
 
 @dataclass(frozen=True)
 class FaceView:
-    """A face in a picture: where it lies there. What is written beside it is in `face`.
+    """The place of a face in a picture; `face` has the text that is written beside the face.
 
-    `zoom` moves it into another picture. `predict.plot.face_view` makes it of a `Face`.
+    `predict.plot.face_view` converts a `Face` to a view. `zoom` maps a view to a cut-out.
     """
 
     face: Face
     photo: Image  # the picture (H, W, 3), RGB uint8, of any size
     to_crop: Array  # matrix (2, 3) from the picture to crop pixels
     regions: dict[str, Array]  # box (4,) of each region that is drawn, xyxy in crop pixels
-    # Detected face (4,), xyxy in the picture; None for a crop without landmarks.
+    # the detected box (4,), xyxy in pixels of the picture; None for a crop without landmarks
     box: Array | None = None
     name: str = ""  # path of the photo as the user should see it; untrusted text
 
     @property
     def where(self) -> str:
-        """Which face of the photo it is, counted from 1; in a video, who and when."""
+        """The face's number in its photo, from 1; in a video, the person's number and the time."""
         if self.face.track is None:
             return f"face {self.face.face + 1}"
         minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
@@ -75,17 +75,24 @@ class FaceView:
 class Attention(NamedTuple):
     """Attention on a face in V views.
 
-    First the whole encoder, then each of L heads, then each query.
+    The first view is the whole encoder. A view for each of L attention heads follows, then a view
+    for each query.
     """
 
-    relations: Array  # how much each of R regions (row) takes from each (column) (V, R, R)
-    output: Array  # how much each region gives to what is classified (V, R)
-    patches: Array  # the same for each patch (V, rows, columns)
-    distance: Array  # how far each head looks on average, in crop pixels (L,)
+    # (V, R, R), how much each region (row) takes from each region (column), in [0, 1]
+    relations: Array
+    output: Array  # (V, R), how much the classified output takes from each region, in [0, 1]
+    # (V, rows, columns), how much the classified output takes from each patch, in [0, 1]
+    patches: Array
+    # (L,), the mean distance between a token and the tokens that it attends to, in crop pixels
+    distance: Array
 
 
 def zoom(view: FaceView, size: int) -> FaceView:
-    """Returns the same face in a cut-out of its photo, its longer side scaled to `size` pixels."""
+    """Returns a face in a cut-out of its photo; the longer side of the cut-out has `size` pixels.
+
+    The cut-out contains the crop and the detected box.
+    """
     # The crop and the detected box, in photo pixels.
     corners = to_photo(view, np.array([0.0, 0.0, view.face.crop_size, view.face.crop_size]))
     if view.box is not None:
@@ -93,7 +100,8 @@ def zoom(view: FaceView, size: int) -> FaceView:
     low = corners.min(0)
     high = corners.max(0)
 
-    # A square: no more than the photo's longer side, and shifted into the photo as far as possible.
+    # The cut-out is a square, at most as long as the photo's longer side. The square is shifted
+    # into the photo as far as possible.
     extent = np.array(view.photo.shape[1::-1])  # (W, H)
     side = np.clip((high - low).max() * (1 + 2 * CLOSE_UP_MARGIN), 2, extent.max())
     start = np.clip((low + high - side) / 2, 0, np.maximum(extent - side, 0))
@@ -107,7 +115,7 @@ def zoom(view: FaceView, size: int) -> FaceView:
     height = max(1, round(cut.height * size / longer))
     scaled = cut.resize((width, height), Pil.Resampling.BICUBIC, reducing_gap=2.0)
 
-    # From the photo to the cut-out.
+    # Map the box and the crop from the photo to the cut-out.
     scale = np.array([width / cut.width, height / cut.height])
     matrix = np.hstack([np.diag(scale), -(scale * (left, top))[:, None]])  # (2, 3)
     box = None
@@ -118,7 +126,7 @@ def zoom(view: FaceView, size: int) -> FaceView:
 
 
 def draw_boxes(view: FaceView) -> Image:
-    """Returns the photo (H, W, 3) with the face box in white and its regions in colour."""
+    """Returns the photo (H, W, 3) with the box of the face in white and the regions in colour."""
     image = Pil.fromarray(view.photo)
     draw = ImageDraw.Draw(image, "RGBA")
     width = max(1, round(max(image.size) / 160))
@@ -136,34 +144,34 @@ def draw_boxes(view: FaceView) -> Image:
 
 
 def to_photo(view: FaceView, box: Array) -> Array:
-    """Maps a box (4,), xyxy in crop pixels, back to the photo.
+    """Maps a box (4,), xyxy in crop pixels, to the photo.
 
     Returns:
-        The corners (4, 2) in pixels of the photo, (x, y), clockwise from the upper left.
+        The corners (4, 2), (x, y) in pixels of the photo, clockwise from the upper left.
     """
     return apply(invert(view.to_crop), box[CORNERS])
 
 
 def ranked(probabilities: dict[str, float]) -> list[tuple[str, float]]:
-    """Returns labels and probabilities, the most probable first."""
+    """Returns pairs of a label and its probability, in descending order of probability."""
     return sorted(probabilities.items(), key=lambda item: -item[1])
 
 
 def percent(value: float, digits: int = 0) -> str:
-    """Returns a percentage rounded to `digits` digits, never -0%."""
+    """Returns a fraction as a percentage with `digits` decimals, never -0%."""
     return f"{round(value, digits + 2) + 0.0:.{digits}%}"
 
 
 def probability_text(value: float) -> str:
-    """Returns a probability as a percentage; none is 100%, since no prediction is certain."""
+    """Returns a probability as a percentage; 100% becomes >99%, since no prediction is certain."""
     text = percent(value)
     return ">99%" if text == "100%" else text
 
 
 def fitted(text: str, size: int, width: float) -> str:
-    """Returns printable text that is truncated at its start to a width in pixels.
+    """Returns printable text that is truncated at the start to a width in pixels.
 
-    The end of a path is most informative.
+    The end is kept, since the end of a path is most informative.
     """
     text = printable(text)
     tail = text[-160:]
@@ -176,22 +184,22 @@ def fitted(text: str, size: int, width: float) -> str:
 
 
 class Marked(NamedTuple):
-    """How a face is marked in a picture.
+    """What is drawn of a face in a picture.
 
-    An instruction for drawing, not a `Face`: the picture may be smaller than the photo, and a live
-    page or a copy of a video needs no more.
+    A live page and a marked copy of a video need no more of a `Face`. The picture may be smaller
+    than the photo.
     """
 
-    box: Array | None  # (4,), xyxy in pixels; None: the whole picture
-    label: str | None  # untrusted text; None: below the least confidence
+    box: Array | None  # (4,), xyxy in pixels of the picture; None: the whole picture
+    label: str | None  # untrusted text; None: the probability is below the minimum
     probability: float
-    number: int | None = None  # of the person in a video, or of the face in a photo, from 1
+    number: int | None = None  # the number of the person in a video, or of the face in a photo
 
 
 def mark(face: Face, min_confidence: float = 0.0) -> Marked:
-    """Returns what is drawn of a face in its photo: in a video, its smoothed expression.
+    """Returns what is drawn of a face in its photo; in a video, the expression is smoothed.
 
-    A face whose probability is below `min_confidence` has no label.
+    If the probability is below `min_confidence`, no label is drawn.
     """
     label = face.label_smoothed or face.label
     assert label is not None  # a face that is drawn is classified
@@ -202,10 +210,10 @@ def mark(face: Face, min_confidence: float = 0.0) -> Marked:
 
 
 def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
-    """Returns a picture (H, W, 3), RGB uint8, with its faces marked.
+    """Returns a picture (H, W, 3), RGB uint8, with boxes and plates for its faces.
 
-    Boxes have the colours of expressions. In a crowd, a face has no name where it would cover the
-    name of another, larger face.
+    A plate shows number, label and probability. Boxes have the colours of expressions. A plate that
+    would cover the plate of a larger face is left out.
     """
     picture = Pil.fromarray(image)
     draw = ImageDraw.Draw(picture, "RGBA")
@@ -214,9 +222,9 @@ def draw_faces(image: Image, faces: Sequence[Marked]) -> Image:
     for face, box in zip(faces, boxes, strict=True):
         _draw_box(draw, box, _colour(face), style.line)
 
-    # Names on plates, large faces first.
+    # Place the plates; the plates of large faces first.
     areas = [(right - left) * (bottom - top) for left, top, right, bottom in boxes]
-    occupied: list[Box] = []  # by plates
+    occupied: list[Box] = []  # the plates that have been drawn
     for index in sorted(range(len(boxes)), key=lambda index: -areas[index]):
         face = faces[index]
         text = _plate_text(face, style, picture.width)
@@ -231,25 +239,25 @@ Box: TypeAlias = tuple[int, int, int, int]  # xyxy in pixels
 
 
 class PlateStyle(NamedTuple):
-    """Sizes of boxes, and of plates with names, in pixels."""
+    """Sizes of boxes and plates, in pixels."""
 
     text: int  # height of the text
     line: int  # width of a line
-    pad: int  # around the text
+    pad: int  # margin around the text
 
     @classmethod
     def for_picture(cls, size: tuple[int, int]) -> "PlateStyle":
-        """Returns sizes that can be read in a picture of (width, height)."""
+        """Returns sizes for a picture of `size` (width, height), large enough to be legible."""
         text = max(11, round(max(size) / 60))
         return cls(text, line=max(1, text // 8), pad=text // 3)
 
     def size_of(self, text: str) -> tuple[int, int]:
-        """Returns the width and height of a plate."""
+        """Returns the width and height of a plate with a text."""
         return round(font(text, self.text).getlength(text)) + 2 * self.pad, self.text + 3 * self.pad
 
 
 def _colour(face: Marked) -> str:
-    """Returns the colour of a face's expression; a grey without a label."""
+    """Returns the colour of a face's expression; grey for a face without a label."""
     if face.label is None:
         return FAINT_COLOUR
     return expression_colour(face.label)
@@ -272,7 +280,7 @@ def _draw_box(draw: ImageDraw.ImageDraw, box: Box, colour: str, line: int) -> No
 
 
 def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
-    """Returns the name of a face, which fits into a picture of some width."""
+    """Returns the text of a face's plate, truncated to the `width` of the picture in pixels."""
     words = []
     if face.number is not None:
         words.append(str(face.number))
@@ -284,10 +292,11 @@ def _plate_text(face: Marked, style: PlateStyle, width: int) -> str:
 def _place_plate(
     box: Box, size: tuple[int, int], picture: tuple[int, int], occupied: Sequence[Box]
 ) -> Box | None:
-    """Returns the place of a plate of `size` (width, height) beside the others; None: no room.
+    """Returns a place for a plate outside the `occupied` boxes; None if there is no room.
 
-    The plate stands on the box, so that it is not read as the name of a face below. Where there is
-    no room above the box, the plate is inside, at the upper edge. `picture` is (width, height).
+    The plate stands on the face's `box`: below the box, it could be read as the plate of another
+    face. If there is no room above the box, the plate is inside the box, at the upper edge. The
+    `size` of the plate and the size of the `picture` are (width, height).
     """
     left, top, right, _ = box
     width, height = size
@@ -300,7 +309,7 @@ def _place_plate(
     for x in (left, right - width):
         x = min(max(0, x), rightmost)
         plate = (x, y, x + width, y + height)
-        if not any(_overlap(plate, name) for name in occupied):
+        if not any(_overlap(plate, earlier) for earlier in occupied):
             return plate
     return None
 
@@ -315,7 +324,7 @@ def _overlap(first: Box, second: Box) -> bool:
 def _draw_plate(
     draw: ImageDraw.ImageDraw, plate: Box, text: str, face: Marked, style: PlateStyle
 ) -> None:
-    """Draws a name, and below it the probability as a bar."""
+    """Draws a plate: the text, and a bar of the probability below the text."""
     left, top, right, bottom = plate
     pad = style.pad
     draw.rectangle(plate, "#000000b0")

@@ -1,33 +1,33 @@
-"""A result with its 95% interval, and both as text."""
+"""Results with 95% intervals, and their text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-NO_RESULT = "-"  # cell of a missing result
-ROUNDING_ERROR = 1e-12  # a difference below this is 0
+NO_RESULT = "-"  # the cell of a missing result
+ROUNDING_ERROR = 1e-12  # differences below this number are shown as 0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A result over faces or persons with its 95% interval, in the unit of what is estimated.
+    """A mean over faces or persons with its 95% interval, in the unit of the values.
 
     A share is from 0 to 1. Without a mean there is no interval.
     """
 
     mean: float | None  # None: no face or person has a value
-    low: float | None  # None: there is no interval, as of few persons
-    high: float | None
+    low: float | None  # None: there is no interval, for example with too few persons
+    high: float | None  # None: there is no interval
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their key in JSON."""
+        """The numbers by their names in JSON."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 
 def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns nested results for JSON: each estimate as its numbers by key."""
+    """Returns nested results for JSON; each estimate becomes `Estimate.numbers`."""
     plain: dict[str, Any] = {}
     for name, result in results.items():
         if isinstance(result, Estimate):
@@ -40,12 +40,13 @@ def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate_text(result: Estimate, form: str, named: bool = False) -> str:
-    """Returns a result with its interval as text, each number in a format such as ".3f".
+    """Returns a result with its interval as text.
 
-    In a sentence the interval is `named`: "0.5 (95% interval 0.4 to 0.6)".
-
-    Numbers with a sign are differences (`difference_text`). Other numbers that are rounded to 0 are
-    never negative.
+    Args:
+        result: The result.
+        form: The format of each number, such as ".3f". A format with a sign ("+.3f") is for
+            differences, see `difference_text`.
+        named: Whether the text names the interval, as in "0.5 (95% interval 0.4 to 0.6)".
     """
     if result.mean is None:
         return NO_RESULT
@@ -61,20 +62,21 @@ def estimate_text(result: Estimate, form: str, named: bool = False) -> str:
 
 
 def is_share_difference(form: str) -> bool:
-    """Returns whether a format such as "+.1%" is of the difference of two shares."""
+    """Returns whether a format such as "+.1%" is for differences of shares."""
     return form.startswith("+") and form.endswith("%")
 
 
 def _number_text(value: float, form: str) -> str:
-    """Returns a number in a format; one that is rounded to 0 is never negative."""
-    return f"{value:z{form}}"
+    """Returns a number in a format."""
+    return f"{value:z{form}}"  # z: no "-0"
 
 
 def difference_text(value: float, form: str) -> str:
-    """Returns a difference in a format such as "+.3f"; of two shares ("+.1%") in points.
+    """Returns a difference in a format such as "+.3f".
 
-    One that would be rounded to 0 has one significant digit, so that a bound shows on which side of
-    0 it is. Only what is within the error of sums of numbers is 0, without a sign.
+    A difference of shares ("+.1%") is in percentage points. A difference that would be rounded to 0
+    has one significant digit instead, so that the bound of an interval shows its sign. A difference
+    below `ROUNDING_ERROR` is 0, without a sign.
     """
     if is_share_difference(form):
         value = 100 * value

@@ -1,6 +1,6 @@
-"""Figures of a face, of its prediction and of its explanations, for files and papers.
+"""Draws figures of a face, its prediction and its explanations, for files and papers.
 
-R regions.
+Shapes: R regions.
 """
 
 from collections.abc import Sequence
@@ -31,45 +31,50 @@ from fer_vit.report.draw import (
 )
 from fer_vit.report.faces import Attributed, heat_palette
 
-MAX_BARS = 12  # probabilities beside a face
-MAX_ARCS = 12  # pairs of regions that are joined by an arc
-MAX_NAMED_DISCS = 6  # regions whose names stand beside attention
-MAX_NAMED_REGIONS = 3  # regions whose names stand beside a heat map
-MAX_MOVEMENTS = 8  # movements beside a face
-MIN_MOVEMENT = 0.1  # intensity below which a movement is not drawn
+# The most items in a figure, and the smallest movement.
+MAX_BARS = 12  # bars of probabilities
+MAX_ARCS = 12  # arcs between pairs of regions
+MAX_NAMED_DISCS = 6  # region names in a figure of attention
+MAX_NAMED_REGIONS = 3  # region names in a figure with a heat map
+MAX_MOVEMENTS = 8  # movements
+MIN_MOVEMENT = 0.1  # movements below this intensity are not drawn
+
 SHADOW_COLOUR = "#000000aa"
 MINUS = "\u2212"
-FIGURE_WIDTH = 85 / 25.4  # of a figure of a face, in inches: a column of a journal
-MARGIN_WIDTH = 1.4  # of the names beside a face, in inches
-LINE_HEIGHT = 0.14  # of a line of text, in inches
-NAME_GAP = 0.12  # between the picture and the names beside it, in inches
-LINE_GAP = 0.02  # at both ends of the level part of a line to a name, in inches
-BAR_WIDTH = 0.75  # of a bar for 1, in inches
-BAR_HEIGHT = 0.05  # in inches
-BAR_BELOW = 0.95 * LINE_HEIGHT  # from the middle of a name to the middle of its bar, in inches
-FONT_POINTS = 7  # size of text in figures of a face
-FIGURE_SIDE = 640  # longer side of the photo of a figure, in pixels
+
+# Sizes in inches.
+FIGURE_WIDTH = 85 / 25.4  # the width of a figure: a column of a journal has 85 mm
+MARGIN_WIDTH = 1.4  # the width of the names beside a face
+LINE_HEIGHT = 0.14  # the height of a line of text
+NAME_GAP = 0.12  # the gap between a picture and the names beside the picture
+LINE_GAP = 0.02  # the gap at both ends of the horizontal part of a line to a name
+BAR_WIDTH = 0.75  # the width of a bar with the value 1
+BAR_HEIGHT = 0.05  # the height of a bar
+BAR_BELOW = 0.95 * LINE_HEIGHT  # the distance between the centres of a name and its bar
+
+FONT_POINTS = 7  # the size of text
+FIGURE_SIDE = 640  # the longer side of a photo in a figure, in pixels
 FIGURE_DPI = 200
 
 
 class Label(NamedTuple):
-    """A name beside a face, which a line joins with a point of it."""
+    """A name beside a face; a line joins the name with a point of the face."""
 
     point: Array  # (x, y) in pixels of the picture
     text: str
-    bar: float | None = None  # a bar under the name, in [0, 1]
+    bar: float | None = None  # the value in [0, 1] of a bar below the name; None: no bar
 
 
 class Pair(NamedTuple):
-    """Attention between two regions, both directions added."""
+    """Attention between two regions."""
 
-    share: float
+    share: float  # the sum of both directions
     first: int  # index of a region
-    second: int
+    second: int  # index of the other region
 
 
 def prediction_figure(view: FaceView) -> Figure:
-    """Draws one face with its box and regions beside its largest probabilities."""
+    """Draws a face with its box and regions, and bars of the largest probabilities."""
     figure = Figure(figsize=(6, 4.2), dpi=100)
     photo = figure.add_axes((0.03, 0.03, 0.56, 0.8))
     bars = figure.add_axes((0.77, 0.03, 0.16, 0.8))
@@ -100,7 +105,10 @@ def prediction_figure(view: FaceView) -> Figure:
 
 
 def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str]) -> Figure:
-    """Draws what drives the prediction: a heat map, and the regions with the largest shares."""
+    """Draws what drives the prediction: a heat map, and names of regions with the largest shares.
+
+    `regions` are the names of the model's regions.
+    """
     zoomed = draw.zoom(view, FIGURE_SIDE)
     centres = _centres(zoomed, regions)
     named = sorted(centres, key=lambda index: -abs(target.shares[index]))[:MAX_NAMED_REGIONS]
@@ -126,7 +134,10 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
 
 
 def shares_figure(view: FaceView, target: Attributed, regions: Sequence[str]) -> Figure:
-    """Draws the signed share of each region that a face has, from a line in the middle."""
+    """Draws a bar with the signed share of each region that a face has.
+
+    `regions` are the names of the model's regions.
+    """
     shown = [index for index, name in enumerate(regions) if name in view.regions]
     shares = [float(target.shares[index]) for index in shown]
     names = [regions[index].replace("_", " ") for index in shown]
@@ -160,11 +171,17 @@ def shares_figure(view: FaceView, target: Attributed, regions: Sequence[str]) ->
 def attention_figure(
     view: FaceView, attention: Attention, regions: Sequence[str], region_tokens: int = 1
 ) -> Figure:
-    """Draws the attention of the whole encoder, the first view, on a face.
+    """Draws the attention of the whole encoder on a face.
 
-    Arcs are as wide as the attention between two regions. The area of a disc is the attention from
-    a region to the output. Patches are coloured from an equal share of all tokens on. `regions` are
-    the model's R regions, of which the face may lack some, with `region_tokens` tokens each.
+    The width of an arc is the attention between two regions. The area of a disc is the attention
+    from a region to the output. A patch is coloured if its attention is above the uniform share of
+    a token.
+
+    Args:
+        view: The face, which may lack regions.
+        attention: The attention; the first view is drawn.
+        regions: The names of the model's R regions.
+        region_tokens: How many tokens each region has.
     """
     relations = attention.relations[0]  # (R, R)
     output = attention.output[0]  # (R,)
@@ -173,7 +190,7 @@ def attention_figure(
     centres = _centres(zoomed, regions)
     pairs = strongest_pairs(relations, list(centres))
 
-    # What is drawn, in words.
+    # The text below the figure.
     label, confidence = draw.ranked(view.face.probabilities)[0]
     result = f"{printable(label)} {draw.probability_text(confidence)}"
     text = f"{result}: how regions exchange information.\n"
@@ -195,7 +212,7 @@ def attention_figure(
         colours[..., 3] = 0.75 * above / max(above.max(), 1e-6)
         _draw_over_crop(axes, zoomed, colours)
 
-    # The widest arc last.
+    # Draw the widest arc last, on top.
     for pair in reversed(pairs):
         line_width = 4 * pair.share / pairs[0].share
         arc = FancyArrowPatch(
@@ -221,14 +238,14 @@ def movements_figure(
     moving: Sequence[int | None],
     regions: Sequence[str],
 ) -> Figure:
-    """Draws the strongest movements of a face as bars, joined with the regions that move.
+    """Draws bars of the strongest movements of a face; a line joins each bar with its region.
 
     Args:
         view: The face.
         names: The names of K movements.
-        values: The intensities of the movements (K,), in [0, 1].
-        moving: The region that each movement moves, as an index of `regions` (K,); None: the model
-            has no such region.
+        values: The intensities (K,) of the movements, in [0, 1].
+        moving: The index (K,) in `regions` of the region that each movement moves; None if the
+            model has no such region.
         regions: The names of the model's regions.
     """
     zoomed = draw.zoom(view, FIGURE_SIDE)
@@ -251,10 +268,11 @@ def movements_figure(
 
 
 def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
-    """Returns the pairs of regions that are present and between which attention is largest.
+    """Returns the pairs of regions with the largest attention, in descending order.
 
-    `relations` (R, R) are how much each region (row) takes from each (column). The largest pair
-    comes first.
+    Args:
+        relations: How much each region (row) takes from each region (column) (R, R).
+        present: The indices of the regions that the face has.
     """
     pairs = []
     for first, second in combinations(present, 2):
@@ -266,12 +284,15 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
 
 
 def share_end(shares: Sequence[float]) -> float:
-    """Returns the end of the scale of shares, the same for all faces with shares up to a half."""
+    """Returns the end of the scale of shares: 1 if a share is above 0.5, otherwise 0.5.
+
+    Most faces have the same scale, so that their figures can be compared.
+    """
     return 1.0 if any(abs(share) > 0.5 for share in shares) else 0.5
 
 
 def signed_percent(share: float) -> str:
-    """Returns a percentage with its sign: +12%, \u221212% or 0%."""
+    """Returns a share as a percentage with a sign: +12%, \u221212% or 0%."""
     rounded = round(100 * share)
     if rounded == 0:
         return "0%"
@@ -279,12 +300,15 @@ def signed_percent(share: float) -> str:
 
 
 def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[Figure, Axes]:
-    """Draws a face of `draw.zoom` in pale grey with names beside it and a text below.
+    """Draws a face in pale grey, names in a margin beside the face, and a text below.
 
-    The names stand in a margin, so that they cover nothing of the face.
+    Args:
+        zoomed: The face, as `draw.zoom` returns it.
+        labels: The names, with the points that lines join them with.
+        text: The text, which is broken into lines.
 
     Returns:
-        The figure, and the axes of the face in pixels.
+        The figure, and the axes of the face; coordinates are pixels of the picture.
     """
     text = wrap(text)
     height, width = zoomed.photo.shape[:2]
@@ -292,7 +316,8 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
     photo_height = photo_width * height / width
     below = LINE_HEIGHT * (text.count("\n") + 1.5)
     step = LINE_HEIGHT * (1.2 if all(label.bar is None for label in labels) else 1.9)
-    above = max(0.0, step * (len(labels) - 1) + 2 * LINE_HEIGHT - photo_height)  # for many names
+    # many names may need more height than the photo
+    above = max(0.0, step * (len(labels) - 1) + 2 * LINE_HEIGHT - photo_height)
     whole_height = above + photo_height + below
     figure = Figure(figsize=(FIGURE_WIDTH, whole_height), dpi=FIGURE_DPI)
     axes = figure.add_axes(
@@ -304,7 +329,7 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
 
-    # Names from above to below, as far from each other as lines of text are.
+    # Draw the names from top to bottom; names do not overlap.
     pixels_per_inch = width / photo_width
     line = LINE_HEIGHT * pixels_per_inch
     rows = sorted(labels, key=lambda label: float(label.point[1]))
@@ -328,9 +353,10 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
 
 
 def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_inch: float) -> None:
-    """Draws a name right of a picture, a line to its point, and its bar below the name.
+    """Draws a name right of a picture, a line to the name's point, and a bar below the name.
 
-    `width` is the width of the picture, and `y` the height of the name, in pixels of the picture.
+    `width` is the width of the picture. `y` is the vertical position of the name. Both are in
+    pixels of the picture.
     """
     name_left = width + NAME_GAP * pixels_per_inch
     line_gap = LINE_GAP * pixels_per_inch
@@ -354,7 +380,7 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
     if label.bar is None:
         return
 
-    # The bar, in front of its full length, and its value.
+    # Draw the full length of the bar, then the bar in front, then the value.
     bar_width = BAR_WIDTH * pixels_per_inch
     bar_height = BAR_HEIGHT * pixels_per_inch
     bar_y = y + BAR_BELOW * pixels_per_inch
@@ -368,7 +394,7 @@ def _margin_label(axes: Axes, label: Label, width: float, y: float, pixels_per_i
 
 
 def wrap(text: str) -> str:
-    """Breaks the lines of a text that are wider than a figure, between words."""
+    """Returns a text with line breaks between words where a line is wider than a figure."""
     lines = []
     for paragraph in text.split("\n"):
         line = ""
@@ -383,16 +409,16 @@ def wrap(text: str) -> str:
 
 
 def _line_width(line: str) -> float:
-    """Returns the width in inches of a line in the text size of figures."""
+    """Returns the width of a line of text in inches, at `FONT_POINTS`."""
     font = FontProperties(size=FONT_POINTS)
     points, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
     return float(points) / 72
 
 
 def spread_out(values: Sequence[float], step: float, low: float, high: float) -> list[float]:
-    """Returns ascending values that are at least `step` apart, near the given ascending ones.
+    """Moves ascending values apart until neighbours differ by at least `step`.
 
-    The values returned lie between `low` and `high` if there is room for all of them.
+    The moved values lie between `low` and `high` if there is room for all values.
     """
     spread: list[float] = []
     for value in values:
@@ -406,7 +432,10 @@ def spread_out(values: Sequence[float], step: float, low: float, high: float) ->
 
 
 def _centres(zoomed: FaceView, regions: Sequence[str]) -> dict[int, Array]:
-    """Returns the centres (2,) in the picture of the regions that a face has, by index."""
+    """Returns the centre (2,) of each region that a face has, by index in `regions`.
+
+    A centre is (x, y) in pixels of the picture.
+    """
     centres = {}
     for index, name in enumerate(regions):
         if name in zoomed.regions:
@@ -415,7 +444,7 @@ def _centres(zoomed: FaceView, regions: Sequence[str]) -> dict[int, Array]:
 
 
 def _draw_over_crop(axes: Axes, zoomed: FaceView, colours: Array) -> None:
-    """Draws colours (rows, columns, 4) over the crop of a face."""
+    """Draws an RGBA image (rows, columns, 4) over the crop of a face."""
     crop_to_picture = Affine2D(np.vstack([invert(zoomed.to_crop), [0, 0, 1]]))
     axes.imshow(
         colours,

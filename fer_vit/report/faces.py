@@ -1,6 +1,6 @@
-"""Writes a face for the page of a report, as pictures and JSON.
+"""Writes the faces of a report's page as pictures and JSON.
 
-The value `Faces` is in `fer_vit/faces.py`. R regions, V views of attention.
+The class `Faces` is in `fer_vit/faces.py`. Shapes: R regions, V views of attention.
 """
 
 import base64
@@ -26,51 +26,62 @@ from fer_vit.report.draw import (
 from fer_vit.report.estimate import Estimate
 from fer_vit.texts import json_text
 
-FACE_SIDE = 480  # longer side of the pictures of a face, in pixels
-WHOLE_SIDE = 1200  # longer side of photos with several faces, in pixels
-HEAT_SIDE = 96  # side of a heat map for the page, in pixels
-JPEG_QUALITY = 82  # of JPEG files
-MAX_OPACITY = 220  # of 255: the strongest colour of a heat map, through which the face is seen
+FACE_SIDE = 480  # the longer side of a picture of a face, in pixels
+WHOLE_SIDE = 1200  # the longer side of a photo with several faces, in pixels
+HEAT_SIDE = 96  # the side of a heat map for the page, in pixels
+JPEG_QUALITY = 82
+# The opacity of the strongest colour in a heat map. 255 would hide the face.
+MAX_OPACITY = 220
 
 
 class Attributed(NamedTuple):
-    """The attribution of one score, of a face or of a mean of faces, which is not in it."""
+    """The attribution of a score, for a face or for a mean of faces."""
 
-    name: str  # of the score: an expression, one rather than another, or an output of a head
-    shares: Array  # of regions (R,)
-    heat: Array  # a map of the face (rows, columns)
-    probability: float | None = None  # of an expression
+    # The name of the score. The score is an expression, the difference of two expressions, or an
+    # output of a head.
+    name: str
+    shares: Array  # (R,), the signed share of each region
+    heat: Array  # (rows, columns), the heat map of the crop
+    probability: float | None = None  # the probability of an expression; None for other scores
 
 
 class Evidence(NamedTuple):
-    """The explanation of a face, or of a mean of faces; the face is beside it, as a `FaceView`."""
+    """The explanation of a face, or of a mean of faces; a `FaceView` has the face."""
 
-    order: Sequence[int]  # indices of the labels, the most probable first
-    targets: Sequence[Attributed]  # the scores that are explained, first the predicted expression's
+    order: Sequence[int]  # indices of the labels in descending order of probability
+    targets: Sequence[Attributed]  # the explained scores; the predicted expression is the first
     attention: Attention
-    interactions: Array  # of regions, in logits of the predicted expression (R, R), symmetric
-    charts: Mapping[str, Any]  # JSON values of further charts by their name
+    # (R, R), symmetric, how much two regions interact, in logits of the predicted expression
+    interactions: Array
+    charts: Mapping[str, Any]  # JSON values of further charts, by name of the chart
 
 
 class FaceRecord(NamedTuple):
-    """A face as the page stores it: text, made of a `FaceView` and its `Evidence`."""
+    """A face as text for the page, from a `FaceView` and its `Evidence`."""
 
     label: str
-    data: str  # JSON, from which `page.js` draws the face
-    attention: str  # see `pack_attention`
-    pictures: str  # the photo and the heat maps as base64; empty: the page loads them from files
+    data: str  # the JSON from which `page.js` draws the face
+    attention: str  # the attention, see `pack_attention`
+    pictures: str  # the photo and the heat maps in base64; empty: the page loads the files instead
 
 
 def save_face(
     folder: Path, number: int, view: FaceView, evidence: Evidence, regions: Sequence[str]
 ) -> FaceRecord:
-    """Writes the pictures of a face into a report's folder `photos`.
+    """Writes the pictures of a face to the folder `photos` of a report.
 
-    `number` is the number of the face in the report; `regions` are the regions of the model, in its
-    order. With its second face, a photo is written as a whole under the number of its first face.
+    A photo with several faces is also written as a whole, together with its second face. The number
+    in the name of that file is the number of the photo's first face.
+
+    Args:
+        folder: The folder of the report.
+        number: The number of the face in the report, from 0.
+        view: The face.
+        evidence: The explanation of the face.
+        regions: The names of the model's regions.
 
     Returns:
-        What the page needs of the face.
+        The face as text for the page.
     """
     photos = folder / "photos"
     photos.mkdir(parents=True, exist_ok=True)
@@ -103,9 +114,10 @@ def save_face(
 
 
 def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) -> dict[str, Any]:
-    """Returns what `page.js` draws a face from, but not its picture and attention.
+    """Returns the JSON values from which `page.js` draws a face, without picture and attention.
 
-    Values of labels and of regions are in the order of their indices.
+    Values for labels are in the order of `Face.probabilities`; values for regions are in the order
+    of `regions`.
     """
     face = close_up.face
     smoothed = None
@@ -129,7 +141,7 @@ def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) ->
         "size": close_up.photo.shape[1::-1],
         "order": list(evidence.order),
         "probabilities": round_values(np.array(list(face.probabilities.values())), 4),
-        # From the crop to the picture, column by column, as SVG has it.
+        # the matrix from the crop to the picture, column by column as in SVG
         "matrix": round_values(invert(close_up.to_crop).T.ravel(), 4),
         "crop": face.crop_size,
         "boxes": boxes,
@@ -140,9 +152,10 @@ def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) ->
 
 
 def interacting_pairs(interactions: Array) -> list[list[float]]:
-    """Returns pairs of regions that interact: two indices and logits, the largest first.
+    """Returns the pairs of regions that interact, in descending order of the absolute value.
 
-    `interactions` (R, R) are symmetric, in logits.
+    A pair has two indices of regions and a value in logits. `interactions` (R, R) are symmetric, in
+    logits.
     """
     pairs: list[list[float]] = []
     for first, second in np.argwhere(np.triu(interactions, 1)).tolist():
@@ -158,9 +171,14 @@ def average_data(
     regions: Sequence[str],
     intervals: Sequence[Estimate],
 ) -> dict[str, Any]:
-    """Returns what `page.js` draws the mean of `faces` faces from.
+    """Returns the JSON values from which `page.js` draws a mean face.
 
-    `intervals` are what `Average.intervals` returns.
+    Args:
+        faces: The number of faces in the mean.
+        view: The mean face.
+        evidence: The mean explanation.
+        regions: The names of the model's regions.
+        intervals: The means with their intervals, as `Average.intervals` returns them.
     """
     bounds: list[list[Any] | None] = []
     for interval in intervals:
@@ -180,13 +198,17 @@ def average_data(
 
 
 def round_values(values: Array, digits: int = 3) -> list[Any]:
-    """Returns rounded numbers as lists."""
+    """Returns rounded numbers as nested lists."""
     rounded: list[Any] = np.round(values, digits).tolist()
     return rounded
 
 
 def pack_attention(attention: Attention) -> str:
-    """Returns attention as base64: a byte per value, 255 times its square root, view after view."""
+    """Returns attention in base64, one byte for each value.
+
+    The byte is 255 times the square root of the value. The views follow each other, each with
+    relations, output and patches.
+    """
     views = len(attention.output)
     relations = attention.relations.reshape(views, -1)
     output = attention.output.reshape(views, -1)
@@ -197,9 +219,9 @@ def pack_attention(attention: Attention) -> str:
 
 
 def heat_maps(evidence: Evidence) -> Pil.Image:
-    """Returns the heat of each target, one below the other in a picture.
+    """Returns the heat maps of all targets, one below the other, in one picture.
 
-    Each map is scaled to its maximum, and clear at 0.
+    Each map is divided by its largest absolute value. Values of 0 are transparent.
     """
     maps = np.stack([_enlarged(target.heat) for target in evidence.targets])
     maps /= np.abs(maps).max((1, 2), keepdims=True).clip(1e-12)
@@ -209,7 +231,10 @@ def heat_maps(evidence: Evidence) -> Pil.Image:
 
 
 def heat_palette() -> Array:
-    """Returns colours (256, 4) from strongly against, over clear, to strongly for."""
+    """Returns an RGBA palette (256, 4), uint8.
+
+    0 is strongly against the score, 128 is transparent, and 255 is strongly for the score.
+    """
     value = (np.arange(256)[:, None] - 128) / 127  # (256, 1)
     against_colour = np.array(ImageColor.getrgb(AGAINST_COLOUR))
     for_colour = np.array(ImageColor.getrgb(FOR_COLOUR))
@@ -219,13 +244,13 @@ def heat_palette() -> Array:
 
 
 def _enlarged(heat: Array) -> Array:
-    """Returns a heat map (rows, columns) with `HEAT_SIDE` rows and columns."""
+    """Scales a heat map (rows, columns) to `HEAT_SIDE` rows and columns."""
     picture = Pil.fromarray(heat.astype(np.float32))
     return np.asarray(picture.resize((HEAT_SIDE, HEAT_SIDE), Pil.Resampling.BICUBIC))
 
 
 def data_uri(image: Pil.Image, file_format: str = "JPEG") -> str:
-    """Returns an image as an address that contains it."""
+    """Returns an image as a data URI."""
     if file_format == "JPEG":
         image = image.convert("RGB")
     content = encode(image, file_format, quality=80, optimize=True)
@@ -233,7 +258,7 @@ def data_uri(image: Pil.Image, file_format: str = "JPEG") -> str:
 
 
 def encode(image: Pil.Image, file_format: str, **options: Any) -> bytes:
-    """Returns an image as the content of a file; options are of Pillow's format."""
+    """Returns an image as the content of a file; `options` are Pillow's options of the format."""
     buffer = io.BytesIO()
     image.save(buffer, file_format, **options)
     return buffer.getvalue()

@@ -1,8 +1,8 @@
-"""Fonts that have the characters of labels and file names, in any script.
+"""Finds fonts that have the characters of labels and file names, in any script.
 
-Pillow's own font has ASCII alone. Of other text, the font is matplotlib's, or else one of the
-system, which `matplotlib.font_manager` lists. Pillow draws a text with one font, matplotlib with
-several, as texts in two scripts may need.
+Pillow's own font has only ASCII. Other text needs a font of matplotlib or of the system:
+`matplotlib.font_manager` lists both. Pillow draws a text with one font. Matplotlib draws a text
+with several fonts, which texts in two scripts may need.
 """
 
 import logging
@@ -18,9 +18,9 @@ LOGGER = logging.getLogger("fer_vit")
 # The characters of Pillow's own font.
 PILLOW_CHARACTERS = frozenset(map(chr, range(32, 127))) | {"…"}
 
-STANDARD_FONT = "DejaVu Sans"  # which comes with matplotlib
-BOX_FONT = "Last Resort"  # how the names of fonts begin that have a box for every character
-REPORTED_CHARACTERS: set[str] = set()  # the characters without a font that a line has reported
+STANDARD_FONT = "DejaVu Sans"  # a font that comes with matplotlib
+BOX_FONT = "Last Resort"  # names of fonts that draw a box for each character begin so
+REPORTED_CHARACTERS: set[str] = set()  # characters without a font that have been reported
 
 
 class FontFile(NamedTuple):
@@ -31,18 +31,20 @@ class FontFile(NamedTuple):
 
 
 def font(text: str, size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns Pillow's own font where it has the text, so that figures look the same everywhere.
+    """Returns a font for drawing a text with Pillow.
 
-    Else another one that has it.
+    If Pillow's own font has all characters of the text, this font is returned, so that figures look
+    the same on all machines.
     """
     file = find_font(drawn_characters(text))
     return _load_font(file, size)
 
 
 def drawn_characters(text: str) -> frozenset[str]:
-    """Returns the characters of a text of which a font needs a picture.
+    """Returns the characters of a text that need a glyph.
 
-    Line breaks, marks of direction and the like (categories Cc and Cf of Unicode) need none.
+    Characters such as line breaks and marks of direction (categories Cc and Cf of Unicode) need no
+    glyph.
     """
     return frozenset(char for char in text if unicodedata.category(char) not in ("Cc", "Cf"))
 
@@ -56,10 +58,10 @@ def _load_font(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | Ima
 
 @lru_cache(maxsize=1024)
 def find_font(characters: frozenset[str]) -> FontFile | None:
-    """Returns a font that has some characters; None: Pillow's own.
+    """Returns a font that has the given characters; None if Pillow's own font has them.
 
-    Where no font has all characters, the font is the one that lacks fewest, and a line reports the
-    missing ones, each of them once.
+    If no font has all characters, the font that lacks fewest is returned. A warning reports the
+    missing characters, each character once in a process.
     """
     if characters <= PILLOW_CHARACTERS:
         return None
@@ -70,9 +72,9 @@ def find_font(characters: frozenset[str]) -> FontFile | None:
 
 @lru_cache(maxsize=1024)
 def find_fonts(characters: frozenset[str]) -> tuple[FontFile, ...]:
-    """Returns fonts that together have some characters; none: Pillow's own has them.
+    """Returns fonts that together have the given characters; () if Pillow's own font has them.
 
-    A line reports characters that no font has, each of them once.
+    A warning reports the characters that no font has, each character once in a process.
     """
     files: list[FontFile] = []
     missing = characters
@@ -87,7 +89,7 @@ def find_fonts(characters: frozenset[str]) -> tuple[FontFile, ...]:
 
 
 def _best_font(characters: frozenset[str]) -> tuple[FontFile, frozenset[str]]:
-    """Returns the first font that lacks fewest of some characters, and those that it lacks."""
+    """Returns the font that lacks fewest of the given characters, and the characters it lacks."""
     files = font_files()
     best = next(files)
     fewest = missing_characters(best, characters)
@@ -102,7 +104,7 @@ def _best_font(characters: frozenset[str]) -> tuple[FontFile, frozenset[str]]:
 
 
 def _report(missing: frozenset[str]) -> None:
-    """Logs a line with the characters that no line has reported yet, and their scripts."""
+    """Logs the missing characters that have not been reported before, with their scripts."""
     new = "".join(sorted(missing - REPORTED_CHARACTERS))
     REPORTED_CHARACTERS.update(new)
     if new:
@@ -114,9 +116,9 @@ def _report(missing: frozenset[str]) -> None:
 
 
 def script_of(character: str) -> str:
-    """Returns the script of a letter by its name in Unicode: "CJK", "Hiragana", "Devanagari".
+    """Returns the script of a letter, such as "CJK" or "Hiragana", from its name in Unicode.
 
-    Other characters, such as an emoji, are "symbols".
+    Returns "symbols" for other characters, such as emoji.
     """
     if unicodedata.category(character)[0] not in "LM":  # letters and marks
         return "symbols"
@@ -125,7 +127,10 @@ def script_of(character: str) -> str:
 
 
 def font_files() -> Iterator[FontFile]:
-    """Yields the upright fonts of normal weight: matplotlib's first, then those without serifs."""
+    """Yields upright fonts of normal weight, starting with `STANDARD_FONT`.
+
+    Fonts without serifs follow, then the other fonts.
+    """
     # only here: the import takes time, and few labels need it
     from matplotlib.font_manager import fontManager
 
@@ -154,7 +159,7 @@ def missing_characters(file: FontFile, characters: AbstractSet[str]) -> frozense
 
 @cache
 def characters_of(path: str) -> frozenset[int]:
-    """Returns the code points of a font: none, if its file has been removed or is damaged."""
+    """Returns the code points of a font; none if the file has been removed or is damaged."""
     from matplotlib.font_manager import get_font
 
     try:

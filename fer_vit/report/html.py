@@ -1,9 +1,9 @@
-"""Pages that open from disk, with their data, style and script inside.
+"""Renders pages that browsers open from disk, with data, style and script inside the page.
 
-File names and labels are escaped, and a content security policy allows only the page's own script
-and the pictures beside the page. The page `page` is the one of a report: `page.js` builds the
-gallery and the large faces from JSON, with the functions and charts in the folder `page`. The
-browser loads pictures only when they come into view, so that a page of thousands of faces opens
+File names and labels are escaped. A content security policy allows only the page's own script, and
+the pictures beside the page. The template `page.html` is the page of a report: `page.js` builds the
+gallery and the large faces from JSON, with the functions and charts in the folder `page`. Browsers
+load pictures only when the pictures come into view, so that a page with thousands of faces opens
 quickly.
 """
 
@@ -20,16 +20,16 @@ from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.faces import data_uri
 from fer_vit.texts import json_text
 
-FIRST_SCRIPT = "base.js"  # of the scripts in a folder, which the others use
+FIRST_SCRIPT = "base.js"  # the script of a folder that the other scripts of the folder use
 
 
 def _printable_text(value: Any) -> Any:
-    """Returns text as it may be printed; numbers, and text that is marked safe, unchanged."""
+    """Returns printable text; returns numbers, and text that is marked as safe, unchanged."""
     return printable(value) if type(value) is str else value
 
 
 def name_parts(name: str) -> list[str]:
-    """Returns the parts of a name between which a line may be broken: `mouth`, `Smile`, `Left`."""
+    """Splits a name where a line may be broken, such as `mouth`, `Smile` and `Left`."""
     return re.split("(?<=[a-z])(?=[A-Z])", name)
 
 
@@ -41,13 +41,13 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     undefined=StrictUndefined,
 )
-_ENVIRONMENT.policies["json.dumps_function"] = json_text  # of the filter `tojson`
+_ENVIRONMENT.policies["json.dumps_function"] = json_text  # for the filter `tojson`
 _ENVIRONMENT.filters |= {"data_uri": data_uri, "printable": printable, "name_parts": name_parts}
 _ENVIRONMENT.filters |= {"probability": probability_text, "colour": expression_colour}
 
 
 def render(path: Path, name: str, **values: object) -> None:
-    """Renders values with the template `NAME.html` and its script.
+    """Writes a page: renders values with the template `NAME.html` and its script.
 
     An existing page is replaced.
     """
@@ -59,10 +59,10 @@ def render(path: Path, name: str, **values: object) -> None:
 
 
 def script(name: str) -> str:
-    """Returns the script of a page: the files of the folder `NAME`, then `NAME.js`.
+    """Returns the script of a page: the files in the folder `NAME`, then `NAME.js`.
 
-    `FIRST_SCRIPT` comes first. A file in the folder becomes part of the page: a new chart needs no
-    change of the others.
+    `FIRST_SCRIPT` is the first file of the folder. A new chart is a new file in the folder; the
+    other files do not change.
     """
     files = [file for file in _LOADER.list_templates() if file.startswith(f"{name}/")]
     files.sort(key=lambda file: (not file.endswith(FIRST_SCRIPT), file))
@@ -70,7 +70,7 @@ def script(name: str) -> str:
 
 
 def script_digest(name: str) -> str:
-    """Returns the SHA-256 of the script of a page as content security policies name it."""
+    """Returns the SHA-256 of a page's script in base64, as content security policies need it."""
     digest = hashlib.sha256(script(name).encode()).digest()
     return base64.b64encode(digest).decode()
 

@@ -1,4 +1,4 @@
-"""Results with their intervals as lines that the browser draws: names may have any script."""
+"""Charts of results with intervals. The browser draws them, so names may have any script."""
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -10,12 +10,12 @@ from fer_vit.wording import counted
 
 
 class Mark(StrEnum):
-    """How a result is drawn on the line of its interval."""
+    """The mark of a result on the line of its interval."""
 
-    CLEAR = "clear"  # a dot
-    UNCLEAR = "unclear"  # a circle
+    CLEAR = "clear"  # a dot: a significant difference
+    UNCLEAR = "unclear"  # a circle: a difference that is not significant
     ESTIMATE = "estimate"  # a short bar: there is no test
-    NONE = "none"  # there is no interval, so that the place of the result means little
+    NONE = "none"  # no mark: without an interval, the position means little
 
 
 class Named(NamedTuple):
@@ -23,24 +23,24 @@ class Named(NamedTuple):
 
     name: str
     result: Estimate
-    group: str = ""  # above several results, such as the measure of which these are the conditions
+    group: str = ""  # the heading of several results: a measure, if the names are conditions
 
 
 class IntervalRow(NamedTuple):
-    """A result as parts of the width of a chart, in [0, 1]."""
+    """A result as a row of a chart; positions are fractions of the chart's width, in [0, 1]."""
 
     name: str
-    group: str  # empty, or the same for neighbours
-    faces: str  # how many faces it is of; empty: all rows have as many, or this is unknown
+    group: str  # the heading, which neighbours share; empty: no heading
+    faces: str  # the number of faces; empty: the same for all rows, or unknown
     low: float
     mean: float
     high: float
-    text: str
+    text: str  # the result in numbers
     mark: Mark
 
 
 class Direction(NamedTuple):
-    """What numbers below and above 0 mean."""
+    """The meanings of numbers below and above 0."""
 
     below: str
     above: str
@@ -51,8 +51,8 @@ class IntervalChart(NamedTuple):
 
     rows: list[IntervalRow]
     axis: Axis
-    zero: float | None  # where 0 is; None: outside the scale
-    direction: Direction | None
+    zero: float | None  # the position of 0; None: 0 is outside the scale
+    direction: Direction | None  # None: the results are no differences
 
 
 def interval_chart(
@@ -61,18 +61,18 @@ def interval_chart(
     title: str,
     faces: Mapping[str, int] | None = None,
 ) -> IntervalChart | None:
-    """Returns a chart of results that are no tests; None without any.
+    """Returns a chart of results without tests; None if no result has a mean.
 
-    A result without a mean has no row, one without an interval no mark.
+    A result without a mean has no row. A result without an interval has no mark.
 
     Args:
-        results: By name.
-        form: The format of their numbers, such as ".3f".
+        results: The results by name.
+        form: The format of the numbers, such as ".3f".
         title: What the numbers are.
-        faces: How many faces each result is of, by name.
+        faces: The number of faces of each result, by name of the result.
     """
     counts = faces or {}
-    if len(set(counts.values())) < 2:  # the page has this number elsewhere
+    if len(set(counts.values())) < 2:  # the page shows a number that all results share elsewhere
         counts = {}
     named = [Named(name, result) for name, result in results.items()]
     return _chart(named, form, title, counts=counts)
@@ -81,9 +81,12 @@ def interval_chart(
 def grouped_chart(
     results: Mapping[str, Mapping[str, Estimate]], form: str, title: str
 ) -> IntervalChart | None:
-    """Returns a chart of results by group and name, such as measure and condition.
+    """Returns a chart of results without tests, with a heading for each group.
 
-    The results of a group are neighbours. The rest is as in `interval_chart`.
+    Args:
+        results: The results by group and name, such as measure and condition.
+        form: The format of the numbers, such as ".3f".
+        title: What the numbers are.
     """
     named = []
     for group, members in results.items():
@@ -99,14 +102,16 @@ def difference_chart(
     unclear: Collection[str],
     direction: Direction,
 ) -> IntervalChart | None:
-    """Returns a chart of tested differences, whose scale reaches 0; None without any.
+    """Returns a chart of tested differences; None if no difference has a mean.
+
+    The scale includes 0.
 
     Args:
-        differences: By name.
-        form: The format of their numbers, such as "+.3f".
+        differences: The differences by name.
+        form: The format of the numbers, such as "+.3f".
         title: What the numbers are.
-        unclear: The names of differences that have a circle instead of a dot.
-        direction: What negative and positive numbers mean.
+        unclear: The names of the differences that have a circle instead of a dot.
+        direction: The meanings of negative and positive numbers.
     """
     named = [Named(name, result) for name, result in differences.items()]
     return _chart(named, form, title, unclear=unclear, direction=direction)
@@ -120,7 +125,10 @@ def _chart(
     unclear: Collection[str] = (),
     direction: Direction | None = None,
 ) -> IntervalChart | None:
-    """Returns a chart of results; None without any. With a `direction`, these are tests."""
+    """Returns a chart of results; None if no result has a mean.
+
+    With a `direction`, the results are tested differences.
+    """
     with_mean = [item for item in named if item.result.mean is not None]
     bounds: list[float] = []
     for item in with_mean:
@@ -155,7 +163,7 @@ def _chart(
 
 
 class _DrawnNumbers(NamedTuple):
-    """The numbers of a result; the bounds are the mean where there is no interval."""
+    """The numbers of a result; without an interval, both bounds are the mean."""
 
     low: float
     mean: float

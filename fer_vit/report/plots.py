@@ -1,4 +1,4 @@
-"""Lines, areas and dots on axes that the browser draws: names may have any script."""
+"""Plots with lines, areas and dots. The browser draws them, so names may have any script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,24 +9,24 @@ import numpy as np
 from fer_vit.geometry import Array, Mask
 from fer_vit.report.draw import percent
 
-UNITS = 1000  # of a drawing along each axis
-MAX_AXIS_STEPS = 5  # between ticks
-CURVE_COLOURS = 6  # of curves; further ones have the same colours with dashes
-DASHES = 3  # kinds of lines, of which the first has no dashes
-CONFIDENCE_BINS = 10  # of a calibration plot
-DOT = 6  # diameter of the smallest dot in pixels
-GROWTH = 16  # by how many pixels the diameter of a dot of all faces is larger
+UNITS = 1000  # the width and the height of a plot in SVG units
+MAX_AXIS_STEPS = 5  # the most steps between the ticks of an axis
+CURVE_COLOURS = 6  # the number of colours; further curves have the same colours with dashes
+DASHES = 3  # the number of kinds of lines: one without dashes, two with dashes
+CONFIDENCE_BINS = 10  # the number of bins in a calibration plot
+DOT = 6  # the diameter of the smallest dot in pixels
+GROWTH = 16  # the diameter of a dot for all faces is larger by this number of pixels
 
 
 class Tick(NamedTuple):
     """A number beside an axis."""
 
-    place: float  # in [0, 1] along the axis
+    place: float  # the position in [0, 1] along the axis
     text: str
 
 
 class Axis(NamedTuple):
-    """A scale from a low to a high number."""
+    """A scale from `low` to `high`."""
 
     name: str
     low: float
@@ -34,30 +34,30 @@ class Axis(NamedTuple):
     ticks: list[Tick]
 
     def place(self, value: float) -> float:
-        """Returns where a value lies in [0, 1] along the axis."""
+        """Returns the position of a value along the axis; values on the scale are in [0, 1]."""
         return (value - self.low) / (self.high - self.low)
 
     def places(self, values: Array) -> Array:
-        """Returns where values (N,) lie in [0, 1] along the axis (N,)."""
+        """Returns the positions (N,) of values (N,) along the axis; see `place`."""
         return (values - self.low) / (self.high - self.low)
 
 
 class Dot(NamedTuple):
-    """A dot on a curve, as parts of the width and height."""
+    """A dot on a curve."""
 
-    x: float
-    y: float
-    size: float  # diameter in pixels
+    x: float  # the position in [0, 1] along the width
+    y: float  # the position in [0, 1] along the height, from the bottom
+    size: float  # the diameter in pixels
     title: str
 
 
 class Curve(NamedTuple):
-    """A line with the area between its bounds, as paths of SVG, and dots."""
+    """A line, the area between its bounds, and dots."""
 
     colour: int  # in [0, CURVE_COLOURS)
-    dashes: int  # in [0, 2]; 0: none
-    line: str
-    area: str
+    dashes: int  # the kind of line in [0, DASHES); 0: no dashes
+    line: str  # an SVG path
+    area: str  # an SVG path; empty: no area
     dots: Sequence[Dot]
 
 
@@ -68,7 +68,7 @@ class Plot(NamedTuple):
     x: Axis
     y: Axis
     curves: Sequence[Curve]
-    diagonal: bool = False  # a line where both are equal
+    diagonal: bool = False  # whether the line x = y is drawn
 
 
 def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
@@ -77,8 +77,8 @@ def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
     Args:
         name: The name.
         low: The smallest number.
-        high: The largest number; the same one makes the axis one unit long.
-        form: The format of the numbers, such as "+.1%", of which the sign and the percent count.
+        high: The largest number. If `low` and `high` are equal, the axis is one unit long.
+        form: The format of the numbers, such as "+.1%"; see `tick_text`.
     """
     if low == high:
         high = low + 1.0
@@ -89,9 +89,9 @@ def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Returns multiples of 1, 2 or 5 times a power of ten in a range.
+    """Returns the multiples of a round step in a range, at most `MAX_AXIS_STEPS` + 1 of them.
 
-    There are at most `MAX_AXIS_STEPS` + 1.
+    The step is 1, 2 or 5 times a power of ten.
     """
     min_step = (high - low) / MAX_AXIS_STEPS
     power = 10.0 ** math.floor(math.log10(min_step))
@@ -105,30 +105,35 @@ def round_numbers(low: float, high: float) -> list[float]:
 
 
 def tick_text(value: float, form: str) -> str:
-    """Returns a round number as text, with the sign and the percent of a format."""
+    """Returns a round number as text.
+
+    "+" in `form` adds the sign, and "%" shows percent. With both, the number is in percentage
+    points without a unit. The digits of `form` are ignored.
+    """
+    # Rounding removes the errors of floats. "+ 0.0" turns -0.0 into 0.0.
     sign = "+" if form.startswith("+") and round(value, 9) != 0 else ""
     if form.endswith("%"):
-        unit = "" if form.startswith("+") else "%"  # differences are in points
+        unit = "" if form.startswith("+") else "%"
         return f"{round(100 * value, 7) + 0.0:{sign}g}{unit}"
     return f"{round(value, 9) + 0.0:{sign}g}"
 
 
 class Course(NamedTuple):
-    """Values over time with their bounds (T,); NaN leaves a gap."""
+    """Values over time with their bounds; NaN leaves a gap."""
 
-    mean: Array
-    low: Array
-    high: Array
+    mean: Array  # (T,)
+    low: Array  # (T,)
+    high: Array  # (T,)
 
 
 def series_plots(
     times: Array, courses: Mapping[str, Mapping[str, Course]], form: str
 ) -> list[Plot]:
-    """Returns a plot for each measure with a curve for each condition, all on one scale.
+    """Returns a plot for each measure, with a curve for each condition, all on one scale.
 
     Args:
-        times: Ascending, in seconds (T,).
-        courses: By measure and condition.
+        times: The ascending times (T,) in seconds.
+        courses: The values over time, by measure and condition.
         form: The format of the values, as for `make_axis`.
     """
     arrays: list[Array] = []
@@ -157,16 +162,17 @@ def series_plots(
 
 
 def calibration_plot(confidence: Array, correct: Mask) -> Plot:
-    """Returns the accuracy of predictions (N,) by confidence (N,), a dot for each tenth with faces.
+    """Returns a plot of accuracy over confidence, with a dot for each bin that has faces.
 
-    The area of a dot grows with the number of its faces; `correct` (N,) are correct predictions.
+    The area of a dot increases with its number of faces. `confidence` (N,) is the confidence of
+    each prediction. `correct` (N,) is whether the prediction is correct.
     """
     edges = np.linspace(0, 1, CONFIDENCE_BINS + 1)
     faces, _ = np.histogram(confidence, edges)
     hits, _ = np.histogram(confidence[correct], edges)
-    confidences, _ = np.histogram(confidence, edges, weights=confidence)  # their sums
+    sums, _ = np.histogram(confidence, edges, weights=confidence)
     dots = []
-    for count, num_correct, total in zip(faces.tolist(), hits, confidences, strict=True):
+    for count, num_correct, total in zip(faces.tolist(), hits, sums, strict=True):
         if not count:
             continue
         middle = float(total / count)  # the mean confidence
@@ -191,7 +197,10 @@ def calibration_plot(confidence: Array, correct: Mask) -> Plot:
 
 
 def line_path(x: Array, y: Array) -> str:
-    """Returns the path through points (N,) in [0, 1]; a single one is a dot of the line's width."""
+    """Returns an SVG path through points, with gaps where `y` is NaN.
+
+    `x` and `y` (N,) are positions in [0, 1]. A point between two gaps is a dot as wide as the line.
+    """
     segments = []
     for run in _runs(y):
         points = _points(x[run], y[run])
@@ -202,23 +211,27 @@ def line_path(x: Array, y: Array) -> str:
 
 
 def area_path(x: Array, low: Array, high: Array) -> str:
-    """Returns the path around the area between two lines (N,) in [0, 1]."""
+    """Returns an SVG path around the area between two lines, with gaps where either line is NaN.
+
+    `x`, `low` and `high` (N,) are positions in [0, 1].
+    """
     segments = []
-    for run in _runs(low + high):
+    for run in _runs(low + high):  # the sum is NaN where either line has a gap
+        # along `high`, and back along `low`
         around = _points(x[run], high[run]) + _points(x[run], low[run])[::-1]
         segments.append(f"M{'L'.join(around)}Z")
     return "".join(segments)
 
 
 def _runs(values: Array) -> list[slice]:
-    """Returns where values (N,) are numbers without a gap."""
+    """Returns the slices of values (N,) without NaN."""
     masked = np.ma.masked_invalid(values)
     runs: list[slice] = np.ma.clump_unmasked(masked)  # type: ignore[no-untyped-call]
     return runs
 
 
 def _points(x: Array, y: Array) -> list[str]:
-    """Returns points (N,) in [0, 1] as text, y from above to below."""
+    """Returns points with positions (N,) in [0, 1] as "x y" in SVG units; y points down in SVG."""
     across = (UNITS * x).round(1).tolist()
     down = (UNITS * (1 - y)).round(1).tolist()
     return [f"{left:g} {top:g}" for left, top in zip(across, down, strict=True)]

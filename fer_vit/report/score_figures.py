@@ -1,4 +1,4 @@
-"""Figures of the scores of a model: its confusions, and its outputs over their targets."""
+"""Draws figures of a model's scores: its confusion matrix, and its outputs over their targets."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR
 from fer_vit.report.rendering import rasterize
 
-MAX_PANELS = 6  # side by side
+MAX_PANELS = 6  # the most panels side by side
 
 
 def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
-    """Draws counts (C, C), a row for each true class, coloured by their share of the row.
+    """Draws a confusion matrix (C, C) with a row for each true class.
 
-    Cells without an image are empty.
+    The colour of a cell is its share of the row. Cells without an image are empty.
 
     Returns:
         The picture (H, W, 3), RGB uint8.
@@ -43,15 +43,15 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
 
 
 def outputs_figure(outputs: Sequence[str], preds: Array, target: Array, unit: str) -> Image:
-    """Draws predictions over targets of K outputs, a panel for each.
+    """Draws predictions over targets, with a panel for each of K outputs.
 
-    For binary targets a ROC curve.
+    The panel of an output with binary targets is a ROC curve.
 
     Args:
         outputs: The names of K outputs.
         preds: The predictions (N, K) for N faces.
-        target: The targets (N, K), NaN where unknown.
-        unit: The unit of predictions and targets; empty: there is none.
+        target: The targets (N, K); NaN where a target is unknown.
+        unit: The unit of predictions and targets; empty if they have no unit.
 
     Returns:
         The picture (H, W, 3), RGB uint8.
@@ -77,7 +77,7 @@ def outputs_figure(outputs: Sequence[str], preds: Array, target: Array, unit: st
 
 
 def _draw_agreement(panel: Axes, value: Array, truth: Array) -> None:
-    """Draws values over targets (N,), which are equal on the line."""
+    """Draws values (N,) over targets (N,), and a line where both are equal."""
     panel.plot(truth, value, ".", color=ACCENT_COLOUR, alpha=0.3, markersize=3)
     if len(truth):
         low = min(truth.min(), value.min())
@@ -86,9 +86,9 @@ def _draw_agreement(panel: Axes, value: Array, truth: Array) -> None:
 
 
 def _draw_roc(panel: Axes, value: Array, true: Mask) -> None:
-    """Draws the hits over the false alarms of every threshold for values (N,)."""
+    """Draws hits over false alarms (a ROC curve) for all thresholds of values (N,)."""
     order = np.argsort(-value, kind="stable")
-    is_last = np.append(np.diff(value[order]) != 0, True)  # of equal values
+    is_last = np.append(np.diff(value[order]) != 0, True)  # whether the next value differs
     hits = true[order].cumsum()[is_last] / true.sum()
     alarms = (~true[order]).cumsum()[is_last] / (~true).sum()
     panel.plot([0, 1], [0, 1], color=FAINT_COLOUR, linewidth=1)

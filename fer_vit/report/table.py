@@ -1,4 +1,4 @@
-"""Tables with a row for each face: .csv, .parquet, .jsonl or .xlsx; and Markdown."""
+"""Writes tables as .csv, .parquet, .jsonl or .xlsx, and as text in Markdown and for a terminal."""
 
 import csv
 import io
@@ -21,9 +21,9 @@ from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
 
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
-FACTS_KEY = "predictions"  # the metadata that records how predictions were made
-LINE_BYTES = 2**16  # of the buffer of a growing table, which writes a line at once
-MAX_SHEET_ROWS = 1_048_576  # rows of a sheet in Excel and LibreOffice, with the head
+FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
+LINE_BYTES = 2**16  # size of the write buffer of a live table; the buffer is flushed at line ends
+MAX_SHEET_ROWS = 1_048_576  # most rows of a sheet in Excel and LibreOffice, including the header
 NO_EXCEL = (
     "Tables for spreadsheets (.xlsx) need one more package: "
     'pip install -c constraints.txt ".[excel]".'
@@ -33,18 +33,18 @@ NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The columns of a table, and how their cells are written as text."""
+    """The columns of a table, and the formats of numbers as text."""
 
-    columns: Mapping[str, type]  # name and type (str, int, float or bool); any cell may be None
-    formats: Mapping[str, str]  # format of the numbers of a column; `NUMBER` for the others
-    facts: Mapping[str, str]  # metadata of a Parquet file; the other formats have none
+    columns: Mapping[str, type]  # type (str, int, float or bool) by name; any cell may be None
+    formats: Mapping[str, str]  # format of numbers by column; `NUMBER` for columns without one
+    facts: Mapping[str, str]  # metadata of a Parquet file; other files have no metadata
 
     def number_text(self, name: str, value: float) -> str:
-        """Returns a number with the digits of its column."""
+        """Returns a number as text, with the digits of the column `name`."""
         return format(value, self.formats.get(name, NUMBER))
 
     def rounded(self, row: Mapping[str, Any]) -> dict[str, Cell]:
-        """Returns the cells of a row by column, numbers rounded to the digits of their columns."""
+        """Returns the cells of a row by column; numbers are rounded to the digits of the column."""
         cells: dict[str, Cell] = {}
         for name in self.columns:
             cell = row.get(name)
@@ -61,7 +61,7 @@ class RowFile(Protocol):
         """Adds rows of cells by column."""
 
     def close(self, complete: bool) -> None:
-        """Closes the file, which after an error is not `complete`."""
+        """Closes the file. After an error, the file is not `complete`."""
 
 
 class CsvFile:
@@ -110,10 +110,10 @@ class JsonLinesFile:
 
 
 class ParquetFile:
-    """Parquet with unrounded numbers; up to `MAX_PENDING_ROWS` rows are held in memory."""
+    """Parquet with unrounded numbers; rows are written in groups of about `MAX_PENDING_ROWS`."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
-        # pandas reads integers with empty cells as Int64.
+        # This metadata makes pandas read integers with empty cells as Int64, not as float.
         columns = []
         for name, cell_type in layout.columns.items():
             if cell_type is int:
@@ -156,19 +156,19 @@ class ExcelFile:
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         try:
-            from openpyxl import Workbook  # only here: the extra may not be installed
+            from openpyxl import Workbook  # not at the top: this needs the extra `excel`
         except ImportError as error:
             raise TableError(NO_EXCEL) from error
         self._path = path
         self._layout = layout
         self._book = Workbook(write_only=True)
         self._sheet = self._book.create_sheet("table")
-        self._sheet.freeze_panes = "A2"  # the head stays in view
+        self._sheet.freeze_panes = "A2"  # the header stays in view
         self._sheet.append([self._cell(name) for name in layout.columns])
-        self._num_rows = 1  # with the head
+        self._num_rows = 1  # the header
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows of cells by column. Raises TableError when a sheet has no room for them."""
+        """Adds rows of cells by column. Raises TableError above `MAX_SHEET_ROWS`."""
         self._num_rows += len(rows)
         if self._num_rows > MAX_SHEET_ROWS:
             remedy = "Write a .csv or .parquet table instead."
@@ -185,17 +185,18 @@ class ExcelFile:
         if not isinstance(cell, str):
             return cell
         text = WriteOnlyCell(self._sheet, NOT_IN_WORKBOOK.sub(_escape, as_text(cell)))
-        text.data_type = "s"  # not a formula or an error, for any first character
+        text.data_type = "s"  # text, also if the text begins like a formula or an error
         return text
 
     def close(self, complete: bool) -> None:
-        """Saves the file, if it is complete."""
+        """Saves the workbook if it is complete."""
         self._sheet.close()
         if complete:
             self._book.save(self._path)
 
 
-# The formats of tables by lower-case suffix. The last argument: each row is flushed at once.
+# The formats of tables by lower-case suffix. The last argument is `live`: whether each row is
+# flushed at once.
 TABLE_FORMATS: dict[str, Callable[[Path, TableLayout, bool], RowFile]] = {
     ".csv": CsvFile,
     ".parquet": ParquetFile,
@@ -208,17 +209,17 @@ SUFFIXES = tuple(TABLE_FORMATS)
 
 @dataclass
 class TableWriter:
-    """Writes a table atomically; a `live` one grows in its place.
+    """Writes a table atomically; a `live` table is written row by row at its path.
 
-    Raises FerVitError when it cannot be written.
+    Raises FerVitError when the table cannot be written.
     """
 
     path: Path  # ends in one of `SUFFIXES`
-    columns: dict[str, type]  # name and type (str, int, float or bool); any cell may be None
+    columns: dict[str, type]  # type (str, int, float or bool) by name; any cell may be None
     live: bool = False  # whether each row is in the file at once; only for .csv and .jsonl
-    overwrite: bool = True  # whether it may replace a file that was written in the meantime
+    overwrite: bool = True  # whether the table may replace a file from the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
-    # of numbers, by column; see `TableLayout`
+    # format of numbers by column; see `TableLayout`
     formats: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -228,7 +229,7 @@ class TableWriter:
 
     @contextmanager
     def _errors_with_path(self) -> Iterator[None]:
-        """Names the file in errors of a `live` table; for other tables `atomic_write` does it."""
+        """Adds the path to errors of a `live` table; for other tables, `atomic_write` adds it."""
         try:
             yield
         except OSError as error:
@@ -249,16 +250,16 @@ class TableWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        # The file is closed before it gets its name.
+        # Close the file before `atomic_write` renames it.
         self._open.callback(self._file.close, complete=error[0] is None)
         with self._errors_with_path():
             self._open.__exit__(*error)
 
 
 def write_fields(path: Path, fields: Sequence[Field], **options: Any) -> TableWriter:
-    """Returns the writer of a table with described columns; options as for `TableWriter`.
+    """Returns the writer of a table with a column for each field.
 
-    In text, numbers have the digits of their unit.
+    As text, numbers have the digits of the field's unit. `options` are arguments of `TableWriter`.
     """
     types = {field.name: field.cell_type for field in fields}
     formats = {field.name: field.format for field in fields}
@@ -266,7 +267,7 @@ def write_fields(path: Path, fields: Sequence[Field], **options: Any) -> TableWr
 
 
 def share_formats(columns: Mapping[str, type]) -> dict[str, str]:
-    """Returns the format of each column of numbers of a table of shares, scores and their means."""
+    """Returns the format of a share for each column of type float."""
     formats = {}
     for name, cell_type in columns.items():
         if cell_type is float:
@@ -275,7 +276,7 @@ def share_formats(columns: Mapping[str, type]) -> dict[str, str]:
 
 
 class CompleteWrites(io.FileIO):
-    """A file that ends with the last complete write: what a full disk cuts off is removed."""
+    """A file that contains only complete writes: a write that fails on a full disk is removed."""
 
     def write(self, data: Any) -> int:
         """Writes all of the data or nothing."""
@@ -293,11 +294,11 @@ class CompleteWrites(io.FileIO):
 
 
 def open_text(path: Path, live: bool) -> TextIO:
-    """Opens a text file to write.
+    """Opens a text file for writing.
 
     With `live`, each line is written at once, completely or not at all.
     """
-    # File names need not be valid Unicode; invalid bytes are escaped.
+    # A file name may be invalid Unicode; invalid bytes are escaped.
     options: dict[str, Any] = {
         "encoding": "utf-8",
         "errors": "backslashreplace",
@@ -312,9 +313,9 @@ def open_text(path: Path, live: bool) -> TextIO:
 
 
 def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Returns how a table was made by the metadata of its file, {} without a record.
+    """Returns the record of how a table was made, from the metadata of its file.
 
-    Raises ValueError when the record is no object with text.
+    Returns {} if there is no record. Raises ValueError when the record is no JSON object.
     """
     try:
         facts = json.loads(metadata.get(FACTS_KEY.encode(), b"{}"))
@@ -326,15 +327,15 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
-    """Returns the schema of a table: name and type (str, int, float or bool) of every column."""
+    """Returns the Arrow schema of columns; `columns` has type (str, int, float or bool) by name."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     return pa.schema([(name, types[cell_type]) for name, cell_type in columns.items()])
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Returns rows of cells as a table.
+    """Returns rows of cells by column as an Arrow table.
 
-    A missing cell is null. Bytes of file names beyond Unicode are escaped.
+    A missing cell is null. Bytes of file names that are invalid Unicode are escaped.
     """
     escaped = []
     for row in rows:
@@ -346,10 +347,10 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
     return pa.Table.from_pylist(escaped, schema)
 
 
-# What a formula begins with: = + - @, in full width and in small forms as well.
+# A formula begins with = + - or @, also as fullwidth or small form in Unicode.
 FORMULA_STARTS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-CELL_ENDS = r";,|\t\r\n"  # what programs may take for the end of a cell
-SKIPPED = "[ \"']*"  # what may precede a formula
+CELL_ENDS = r";,|\t\r\n"  # characters that a program may read as the end of a cell
+SKIPPED = "[ \"']*"  # characters that may precede a formula
 FORMULA = re.compile(
     rf"^(?={SKIPPED}[{FORMULA_STARTS}\t\r\n])|[{CELL_ENDS}](?={SKIPPED}[{FORMULA_STARTS}])"
 )
@@ -359,15 +360,16 @@ ESCAPED = re.compile(
 
 
 def csv_text(text: str) -> str:
-    """Returns text for CSV; what a spreadsheet would run gets an apostrophe (OWASP, CSV injection).
+    """Returns text for CSV, with an apostrophe before each formula (OWASP, CSV injection).
 
-    Programs split lines at different characters, and some do so within quotes.
+    Spreadsheets would run a formula. Programs split lines at different characters, and some
+    programs also split within quotes.
     """
     return FORMULA.sub(r"\g<0>'", text)
 
 
 def csv_value(text: str) -> str:
-    """Returns the text that `csv_text` has escaped."""
+    """Reverts `csv_text`: returns the text without the added apostrophes."""
     return ESCAPED.sub("", text)
 
 
@@ -376,7 +378,7 @@ def _escape(character: re.Match[str]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table, the first row its head, the first column left-aligned."""
+    """Returns a Markdown table; the first row is the header, the first column is left-aligned."""
     lines = []
     for row in rows:
         cells = [printable(cell).replace("|", "\\|") for cell in row]
@@ -388,7 +390,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells as lines for a terminal, each column as wide as its longest cell."""
+    """Returns rows of cells as aligned lines; a column is as wide as its longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
