@@ -1,8 +1,8 @@
-"""Faces as samples and batches, read from a manifest, and the order in which training reads them.
+"""Samples and batches of faces from a manifest, and the order in which training reads the faces.
 
-Order and augmentation depend only on the run's seed and the epoch: an interrupted run resumes with
-the faces it would have continued with, and any number of processes or workers reads the same faces,
-augmented in the same way.
+Order and augmentation depend only on the run's seed and the epoch. So an interrupted run resumes
+with the faces that would have come next. Any number of processes or workers reads the same faces,
+with the same augmentation.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,20 +25,20 @@ from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
 from fer_vit.processes import note_in_worker, run_seed
 
-PADDING = -1  # the row of a sample that is a repeat
+PADDING = -1  # the row of a sample that repeats a face only to fill a batch or a process's share
 
 
 class Sample(NamedTuple):
     """One face."""
 
-    image: Image  # crop (S, S, 3)
-    boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
-    valid: Mask  # which regions are present (R,)
-    target: Array | None  # share of every class (C,)
-    row: int  # in the data set; PADDING for a repeat that only fills a rank's share
+    image: Image  # (S, S, 3), the crop
+    boxes: Float32Array  # (R, 4), boxes of the regions, xyxy in crop pixels; 0 where not `valid`
+    valid: Mask  # (R,), which regions are present
+    target: Array | None  # (C,), the share of each class
+    row: int  # the row in the data set, or PADDING
     path: str  # the name of the image
-    to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
-    targets: dict[str, Array]  # of other heads (K,) each, in the crop; NaN: unknown
+    to_crop: Array  # (2, 3), the matrix from image to crop pixels, before mirroring
+    targets: dict[str, Array]  # (K,) for each further head, as seen in the crop; NaN: unknown
 
 
 class Batch(NamedTuple):
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
     row: Tensor  # (B,)
     path: list[str]
     to_crop: Tensor  # (B, 2, 3)
-    targets: dict[str, Tensor]  # of other heads (B, K) each; NaN: unknown
+    targets: dict[str, Tensor]  # (B, K) for each further head; NaN: unknown
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Yields the batch in chunks of at most `size` faces."""
@@ -70,19 +70,19 @@ class Batch(NamedTuple):
             )
 
     def ready(self, device: torch.device) -> "Batch":
-        """Moves the model's inputs to its device, the images as float in [0, 1]."""
+        """Returns the batch with the model's inputs on a device, the images as float in [0, 1]."""
         image = self.image.to(device).float() / 255
         return self._replace(image=image, boxes=self.boxes.to(device), valid=self.valid.to(device))
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Stacks samples, one or more, into a batch."""
+    """Stacks one or more samples into a batch."""
     images = np.stack([sample.image for sample in samples])  # (B, S, S, 3)
     boxes = np.stack([sample.boxes for sample in samples])  # (B, R, 4)
     valid = np.stack([sample.valid for sample in samples])  # (B, R)
     to_crop = np.stack([sample.to_crop for sample in samples])  # (B, 2, 3)
 
-    # all samples of a data set have a target, or none
+    # either all samples of a data set have a target, or no sample has one
     target = None
     shares = [sample.target for sample in samples if sample.target is not None]
     if shares:
@@ -108,21 +108,21 @@ def collate(samples: Sequence[Sample]) -> Batch:
 class EncodedFace(NamedTuple):
     """A row of a manifest, with its image still encoded."""
 
-    manifest: str | Path  # the name of the manifest or shard
+    manifest: str | Path  # the path or URL of the manifest or shard
     path: str  # the name of the image
     image: bytes
-    landmarks: Array  # (5, 2) in image pixels; NaN where there are none
-    target: Array | None  # share of every class (C,)
-    outputs: dict[str, list[str]]  # the names of the K outputs of other heads
-    targets: dict[str, Array]  # of these heads in the image (K,) each; NaN: unknown
+    landmarks: Array  # (5, 2) in image pixels; NaN: no landmarks
+    target: Array | None  # (C,), the share of each class
+    outputs: dict[str, list[str]]  # the names of the K outputs of each further head
+    targets: dict[str, Array]  # (K,) for each further head, as seen in the image; NaN: unknown
 
 
 class Draw(NamedTuple):
     """A row that a sampler has drawn."""
 
     row: int
-    seed: int = 0  # of its augmentation
-    repeat: bool = False  # the row only pads a rank's share
+    seed: int = 0  # the seed for the augmentation
+    repeat: bool = False  # whether the row only fills the share of a process
     face: EncodedFace | None = None  # the contents of the row, for a data set of shards
 
 
@@ -133,8 +133,8 @@ Cropping: TypeAlias = Callable[[Image, Array | None, CropSpec, int], Cropped]
 class FaceDataset(Dataset[Sample]):
     """The rows of a manifest, cropped and augmented (see `transforms.Augment`).
 
-    With `partial`, rows without a label have a target of NaN. Else the targets are None when any
-    row has no label.
+    With `partial`, a row without a label has a target of NaN. Without `partial`, one such row makes
+    all targets None.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class FaceDataset(Dataset[Sample]):
         self.manifest = manifest
         self.spec = spec
         self.augment = augment
-        # read once: a lookup in the table costs more than the rest of a row
+        # These columns are read once: a lookup in the table takes longer than the rest of a row.
         self.landmarks = manifest.landmarks()
         self.targets = manifest.targets(partial)
         self.outputs = manifest.outputs
@@ -179,13 +179,23 @@ class FaceDataset(Dataset[Sample]):
 
 
 class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards; `ShardSampler` passes the rows in.
+    """The training rows of a folder or URL of shards, which a `ShardSampler` passes in.
 
-    A process reads its shards one after the other, prefetching the next one, and passes their rows,
-    images still encoded, to its workers: each row is read once, and at most three shards are in
-    memory. `partial` is as for `FaceDataset`; with `unlabelled`, rows may lack labels. Raises
-    FerVitError when there are no shards, one cannot be read, one has other labels than `labels`, or
-    they are from different runs of `prepare`.
+    A process reads one shard after another, and prefetches the next one. It passes the rows to its
+    workers with the images still encoded. So each row is read once, and at most three shards are in
+    memory.
+
+    Args:
+        path: The folder or URL.
+        labels: The labels that every shard must have, in order.
+        spec: How faces are cropped.
+        augment: The augmentation; None: faces are only cropped.
+        unlabelled: Whether rows may lack labels.
+        partial: As for `FaceDataset`.
+
+    Raises:
+        FerVitError: There are no training shards, a shard cannot be read, or the shards are from
+            different runs of `prepare`.
     """
 
     def __init__(
@@ -225,9 +235,10 @@ class ShardDataset(Dataset[Sample]):
         return make_sample(draw.face, draw, self.spec, self.augment)
 
     def read(self, index: int) -> FaceDataset:
-        """Reads a shard.
+        """Reads the shard at an index.
 
-        Raises FerVitError if it is invalid, has changed, or lacks labels that are needed.
+        Raises FerVitError if the shard is invalid, has other labels, has changed, or lacks labels
+        that training needs.
         """
         shard = self.shards[index]
         manifest = Manifest.read_shard(shard, self.labels)
@@ -241,7 +252,7 @@ class ShardDataset(Dataset[Sample]):
         return faces
 
     def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
-        """Yields one shard after another; while one is in use, a thread reads the next."""
+        """Yields one shard after another; while a shard is in use, a thread reads the next one."""
         with ThreadPoolExecutor(1) as pool:
             waiting: Future[FaceDataset] | None = None
             for shard in shards:
@@ -254,7 +265,7 @@ class ShardDataset(Dataset[Sample]):
 
 
 def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None) -> Sample:
-    """Decodes, crops and augments a face; raises FerVitError when its image cannot be decoded."""
+    """Decodes, crops and augments a face; raises FerVitError for an image that is not decodable."""
     note_in_worker(face.path)
     with named_in_errors(face.manifest, face.path):
         image = decode_image(face.image)
@@ -282,7 +293,7 @@ def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping
 
 
 def targets_in_crop(head: str, outputs: Sequence[str], values: Array, cropped: Cropped) -> Array:
-    """Returns targets of a head (K,) for a crop, rotated and mirrored with the face."""
+    """Returns the targets (K,) of a head for a crop, rotated and mirrored as the face was."""
     degrees = np.array([rotation(cropped.to_crop)])
     values = HEADS[head].rotate(values[None], outputs, degrees)[0]
     if not cropped.mirrored:
@@ -292,9 +303,9 @@ def targets_in_crop(head: str, outputs: Sequence[str], values: Array, cropped: C
 
 
 def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-    """Crops a face with landmarks (5, 2) of an image (H, W, 3), and mirrors the crop.
+    """Crops a face with landmarks (5, 2) from an image (H, W, 3), and mirrors the crop.
 
-    The matrix maps to the crop before mirroring. The seed has no effect.
+    The matrix in the result maps to the crop before mirroring. The seed has no effect.
     """
     cropped = crop_face(image, landmarks, spec, framed=True)
     crop, points = mirror(cropped.image, cropped.landmarks)
@@ -304,7 +315,7 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 def face_batches(
     dataset: FaceDataset, rows: Sequence[int], size: int, device: torch.device
 ) -> Iterator[Batch]:
-    """Yields rows in batches that are ready for a model on the device."""
+    """Yields rows in batches of `size` faces, with the model's inputs on the device."""
     loader = DataLoader(Subset(dataset, rows), size, collate_fn=collate)
     for batch in tqdm(loader, unit=" batches", disable=None, leave=False):
         yield batch.ready(device)
@@ -314,21 +325,21 @@ class Position(NamedTuple):
     """Where a run resumes."""
 
     epoch: int = 0
-    done: int = 0  # rows of this epoch that have been read, by all processes together
+    done: int = 0  # how many rows of this epoch all processes together have read
 
 
 class TrainSampler(DistributedSampler[Draw]):
     """Splits the rows of an epoch between processes, in a random order and with augmentation seeds.
 
-    A single process has the same order: the batches of all ranks together are its batch. Processes
-    get equally many rows; the remainder is skipped, different rows in every epoch. With fewer rows
-    than processes some are repeated.
+    The order does not depend on the number of processes: their batches together are the batch of a
+    single process. Each process gets the same number of rows. The remainder is skipped; each epoch
+    skips different rows. With fewer rows than processes, rows are repeated.
     """
 
     def __init__(
         self,
         dataset: Dataset[Sample],
-        # probability of each of M rows (M,), drawn with replacement; None: each row once
+        # (M,), the probability of each row, drawn with replacement; None: each row once
         weights: Array | None = None,
         num_replicas: int = 1,
         rank: int = 0,
@@ -341,12 +352,15 @@ class TrainSampler(DistributedSampler[Draw]):
         self.epoch = start.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch, at least `start`: Lightning sets 0 before it reads the checkpoint."""
+        """Sets the epoch to the given one, or to the epoch of `start` if that is later.
+
+        Lightning sets epoch 0 before it reads the checkpoint.
+        """
         self.epoch = max(epoch, self.start.epoch)
 
     @property
     def done(self) -> int:
-        """How many rows of the epoch have been read already, by all processes together."""
+        """How many rows of the epoch all processes together have read already."""
         return self.start.done if self.epoch == self.start.epoch else 0
 
     def __iter__(self) -> Iterator[Draw]:
@@ -358,15 +372,16 @@ class TrainSampler(DistributedSampler[Draw]):
             order = rng.choice(num_rows, num_rows, p=self.weights)
         seeds = rng.integers(2**31, size=num_rows)
 
-        # this process takes every `num_replicas`-th row, and begins again if there are too few
+        # All processes together read the places from `done` to `stop` in `order`; each process
+        # reads every `num_replicas`-th place. With fewer rows than processes, places wrap around.
         first = self.done + self.rank
         stop = self.num_samples * self.num_replicas
-        indices = np.arange(first, stop, self.num_replicas) % num_rows
-        return (Draw(int(order[index]), int(seeds[index])) for index in indices)
+        places = np.arange(first, stop, self.num_replicas) % num_rows
+        return (Draw(int(order[place]), int(seeds[place])) for place in places)
 
 
 class EvalSampler(DistributedSampler[Draw]):
-    """Splits rows between processes in order; rows that pad the last round are repeats."""
+    """Splits rows between processes in order; the last round is filled with repeated rows."""
 
     def __iter__(self) -> Iterator[Draw]:
         num_rows = len(self.dataset)  # type: ignore[arg-type]
@@ -375,11 +390,11 @@ class EvalSampler(DistributedSampler[Draw]):
 
 
 class ShardRange(NamedTuple):
-    """The part of a shard's shuffled rows that one process reads."""
+    """The range of a shard's shuffled rows that one process reads."""
 
     shard: int
     start: int
-    stop: int  # may lie beyond the last row
+    stop: int  # may exceed the number of rows
 
 
 class ShardSampler(TrainSampler):
@@ -387,10 +402,10 @@ class ShardSampler(TrainSampler):
 
     Each epoch shuffles the shards, and the rows of each shard.
 
-    It is a sampler, not an `IterableDataset`, for two reasons. Each worker would have its own
-    iterator over shards, so the number of workers would change which faces form a batch, and each
-    worker would have shards in memory. Besides, a sampler has a position from which a run resumes.
-    The cost: the main process reads the shards, and each encoded image goes through a queue to its
+    This is a sampler, not an `IterableDataset`, for two reasons. First, each worker would have an
+    own iterator over shards: the number of workers would change which faces form a batch, and each
+    worker would have shards in memory. Second, a run can resume from the position of a sampler.
+    The cost: the main process reads the shards, and sends each encoded image through a queue to a
     worker, some kilobytes for a face.
     """
 
@@ -402,7 +417,7 @@ class ShardSampler(TrainSampler):
         first_rows = sizes.cumsum() - sizes  # (K,)
         shards = self.dataset.read_ahead(shard_range.shard for shard_range in ranges)
         for shard_range, faces in zip(ranges, shards, strict=True):
-            # + 1: 0 would repeat the random numbers of the order of the shards
+            # + 1: shard 0 would get the random numbers that shuffled the shards
             rng = np.random.default_rng((self.seed, self.epoch, shard_range.shard + 1))
             order = rng.permutation(len(faces))
             seeds = rng.integers(2**31, size=len(faces))
@@ -411,15 +426,15 @@ class ShardSampler(TrainSampler):
                 yield Draw(row_of_all, int(seeds[row]), face=faces.read_row(row))
 
     def _shard_ranges(self) -> list[ShardRange]:
-        """Returns what this process reads of every shard in this epoch, in order."""
+        """Returns the range of each shard that this process reads in this epoch, in order."""
         sizes = self.dataset.sizes
         rng = np.random.default_rng((self.seed, self.epoch))
 
-        # positions in the row of all shuffled shards, one after the other
+        # `start`, `stop`, `first` and `end` count rows of all shuffled shards, one after another
         stop = (self.rank + 1) * self.num_samples
         start = stop - self.num_samples + self.done // self.num_replicas
         ranges = []
-        first = 0  # of the shard
+        first = 0  # the first row of the shard
         for shard in rng.permutation(len(sizes)).tolist():
             end = first + int(sizes[shard])
             if first < stop and start < end:

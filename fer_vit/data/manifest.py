@@ -1,4 +1,4 @@
-"""Reads manifests: tables of labelled faces (see `data.schema`), checked when they are opened.
+"""Reads manifests: tables of labelled faces (see `data.schema`), checked on opening.
 
 M rows, S rows of a split, C labels, K outputs of a head.
 """
@@ -52,22 +52,25 @@ class Manifest:
 
     path: str | Path  # the Parquet file, or the folder or URL of shards
     table: pa.Table
-    labels: tuple[str, ...]  # in order
+    labels: tuple[str, ...]  # in the order of the votes
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The labels, by their name in 0.1."""
+        """The labels, under the name that fer-vit 0.1 used."""
         return self.labels
 
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a file, or these splits of a folder or URL; see `check_table`."""
+        """Reads and checks a manifest in one file, or splits of a folder or URL of shards.
+
+        Raises FerVitError as `find_shards` and `check_table`.
+        """
         shards = find_shards(path)
         head = shards[0].read([])
         labels = read_labels(shards[0].location, head)
 
         tables = [SCHEMA.with_metadata(head.schema.metadata).empty_table()]
-        chosen_splits = (None, *splits)  # a manifest in one file has no split
+        chosen_splits = (None, *splits)  # the split of a manifest in one file is None
         for shard in shards:
             if shard.split in chosen_splits:
                 tables.append(cls.read_shard(shard, labels).table)
@@ -83,7 +86,7 @@ class Manifest:
         return manifest
 
     def _warn_of_unnamed_targets(self) -> None:
-        """Warns of columns that are named like targets, but are none by the metadata."""
+        """Warns of columns that are named like targets, but that the metadata does not name."""
         numbers = [field.name for field in self.table.schema if pa.types.is_floating(field.type)]
         columns = target_columns(outputs_of(numbers))
         targets = target_columns(self.outputs)
@@ -95,15 +98,15 @@ class Manifest:
             )
 
     def _warn_of_repeated_rows(self) -> None:
-        """Warns of faces that are there several times: each row counts, also in other splits.
+        """Warns of faces with several rows, in one split or in several.
 
-        Images of the same name, also of none, are compared by their content.
+        Embedded images with the same name, or without a name, are compared by content.
         """
         paths = pc.struct_field(self.table["image"], "path").to_pylist()
         keys = list(zip(paths, self.column("source"), self.column("face"), strict=True))
         counts = Counter(keys)
         splits = self.column("split")
-        copies: dict[Any, list[int]] = defaultdict(list)  # the rows of each face
+        copies: dict[Any, list[int]] = defaultdict(list)  # the indices of the rows of each face
         for row, key in enumerate(keys):
             if counts[key] > 1:
                 copies[*key, self._content_hash(row)].append(row)
@@ -121,13 +124,13 @@ class Manifest:
         )
 
     def _content_hash(self, row: int) -> bytes | None:
-        """Returns the hash of the embedded image of a row; None for an image file."""
+        """Returns the hash of a row's embedded image; None for a row with an image file."""
         content = self.table["image"][row]["bytes"].as_buffer()
         return None if content is None else sha256(content).digest()
 
     @classmethod
     def read_shard(cls, shard: Shard, labels: tuple[str, ...]) -> "Manifest":
-        """Reads and checks one file; it must have these labels."""
+        """Reads and checks one file; raises FerVitError when the file has other labels."""
         table = shard.read()
         actual = check_table(shard.location, table, allow_paths=shard.split is None)
         manifest = cls(shard.location, table, actual)
@@ -142,7 +145,7 @@ class Manifest:
         return self.select(pc.equal(self.table["split"], name))
 
     def hold_out(self, share: float) -> "Manifest":
-        """Returns the manifest with a share of train, chosen by name, moved to the split val."""
+        """Returns the manifest with a share of train moved to val, chosen by a hash of the name."""
         splits = self.column("split")
         train = [row for row, split in enumerate(splits) if split == "train"]
         train.sort(key=lambda row: crc32(self.name(row).encode("utf-8", "replace")))
@@ -156,7 +159,7 @@ class Manifest:
         return Manifest(self.path, self.table.filter(mask), self.labels)
 
     def name(self, row: int) -> str:
-        """Returns the name of a row's image: its path in the manifest."""
+        """Returns the name of a row's image: the path in the manifest, else the row's index."""
         return str(self.table["image"][row]["path"].as_py() or f"row {row}")
 
     def image_names(self) -> list[str]:
@@ -175,13 +178,13 @@ class Manifest:
         return read_bytes(Path(self.path).parent / image["path"])
 
     def landmarks(self) -> Array:
-        """Returns the landmarks of all rows (M, 5, 2) in image pixels; NaN where there are none."""
+        """Returns the landmarks (M, 5, 2) of all rows in image pixels; NaN for rows without any."""
         return read_lists(self.table["landmarks"].combine_chunks(), len(LANDMARKS), 2)
 
     def targets(self, partial: bool = False) -> Array | None:
-        """Returns the fraction of votes for each label (M, C), else 1 for the label.
+        """Returns the share of votes (M, C) for each label; without votes, 1 for the row's label.
 
-        When any row has no label, returns None, or, if `partial`, NaN for such a row.
+        A row without a label gets NaN if `partial`. Otherwise one such row makes the result None.
         """
         unlabelled = self.table["label"].is_null().to_numpy()
         if unlabelled.any() and not partial:
@@ -205,18 +208,18 @@ class Manifest:
 
     @property
     def outputs(self) -> dict[str, list[str]]:
-        """The outputs of other heads by head, whose targets the manifest has."""
+        """The names of the outputs with targets in the manifest, by further head."""
         return read_outputs(str(self.path), self.table)
 
     def target_values(self) -> dict[str, Array]:
-        """Returns the targets (M,) of other heads by column; NaN: unknown."""
+        """Returns the targets (M,) of further heads by column; NaN: unknown."""
         values = {}
         for name in target_columns(self.outputs):
             values[name] = pc.fill_null(self.table[name], np.nan).to_numpy().astype(float)
         return values
 
     def head_targets(self) -> dict[str, Array]:
-        """Returns the targets (M, K) of other heads, in the order of `outputs`; NaN: unknown."""
+        """Returns the targets (M, K) by further head, in the order of `outputs`; NaN: unknown."""
         values = self.target_values()
         targets = {}
         for head, outputs in self.outputs.items():
@@ -225,9 +228,9 @@ class Manifest:
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
-        """Returns the targets (M, C) in the order of a model's labels; None without any label.
+        """Returns the targets (M, C) in the order of a model's labels; None if no row has a label.
 
-        A row without a label has NaN. Raises FerVitError when the model lacks the label of a row.
+        A row without a label gets NaN. Raises FerVitError when the model lacks the label of a row.
         """
         targets = self.targets(partial=True)
         if targets is None or not np.isfinite(targets).any():
@@ -240,7 +243,7 @@ class Manifest:
         return ordered
 
     def near_duplicates(self, split: Split) -> Mask:
-        """Returns which images of a split `prepare` marked as near-duplicates of train (S,)."""
+        """Returns a mask (S,) of the images of a split that are near-duplicates of train images."""
         marks = self.table["near_duplicate"].filter(pc.equal(self.table["split"], split))
         return np.asarray(pc.fill_null(marks, False))
 
@@ -255,13 +258,13 @@ class Manifest:
         return list(self.table[name].to_pylist())
 
     def describing_columns(self) -> dict[str, list[Any]]:
-        """Returns the columns by which faces can be grouped."""
+        """Returns the values (M,) of the columns by which faces can be grouped, by column."""
         hidden = ["image", "split", "votes", "landmarks", *target_columns(self.outputs)]
         names = [name for name in self.table.column_names if name not in hidden]
         return {name: self.column(name) for name in names}
 
     def with_votes(self, split: Split, votes: Array) -> "Manifest":
-        """Returns the manifest with other votes (S, C) for the rows of a split."""
+        """Returns the manifest with new votes (S, C) for the rows of a split."""
         in_split = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
         column = self.column("votes")
         for row, values in zip(np.flatnonzero(in_split), votes.tolist(), strict=True):
@@ -269,10 +272,10 @@ class Manifest:
         return self.with_column("votes", column)
 
     def merge_labels(self, merge: Merge) -> "Manifest":
-        """Merges labels and adds up their votes; leaves out the faces of labels that merge to None.
+        """Merges labels and adds up their votes; leaves out faces whose label merges to None.
 
-        A face whose votes are all for labels that are left out keeps only its label. Raises as
-        `merge_names`.
+        If all votes of a face are for labels that merge to None, the face keeps only the label.
+        Raises FerVitError as `merge_names`.
         """
         new_labels, matrix = merge_names(self.labels, merge)
 
@@ -293,16 +296,16 @@ class Manifest:
         return manifest._with_metadata(labels=new_labels).select(keep)
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
-        """Returns the manifest with other values (M,) in one of the columns of `SCHEMA`."""
+        """Returns the manifest with new values (M,) in one of the columns of `SCHEMA`."""
         field = SCHEMA.field(name)
         index = self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.labels)
 
     def with_faces(self, more: "Manifest") -> "Manifest":
-        """Returns the manifest with the faces of another one, which has the same labels.
+        """Returns the manifest with the faces of another manifest that has the same labels.
 
-        Raises FerVitError when both name image files, in different folders.
+        Raises FerVitError when both manifests name image files, but lie in different folders.
         """
         path = self.path
         if more._names_files():
@@ -328,7 +331,7 @@ class Manifest:
         return bool(pc.any(no_bytes).as_py())
 
     def check_labels(self, labels: Sequence[str]) -> None:
-        """Raises FerVitError when the labels are others, or in another order."""
+        """Raises FerVitError when the manifest has other labels, or the labels in another order."""
         if list(self.labels) != list(labels):
             raise FerVitError(
                 f"Expected labels {', '.join(labels)} in {self.path}, but got "
@@ -336,7 +339,7 @@ class Manifest:
             )
 
     def check_copy(self, path: Path) -> None:
-        """Raises FerVitError if a copy at `path` would replace this one, or not find its images."""
+        """Raises FerVitError if a copy at `path` would replace the manifest, or lose its images."""
         if path.resolve() == Path(self.path).resolve():
             raise FerVitError(
                 f"{path} would replace the manifest that is read. Choose another name."
@@ -348,16 +351,16 @@ class Manifest:
             )
 
     def write(self, path: Path) -> None:
-        """Writes a copy of the manifest where `check_copy` allows it."""
+        """Writes a copy of the manifest; raises FerVitError as `check_copy`."""
         self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
 
 
 def class_counts(path: str | Path, labels: tuple[str, ...]) -> Array:
-    """Counts the training images of every class (C,) in shards, votes by their share.
+    """Returns the number of training images (C,) of each class in shards, with votes as shares.
 
-    A shard may lack labels, because others have some. Raises FerVitError when no row has a label.
+    Rows may lack labels. Raises FerVitError when no row has a label.
     """
     counts = np.zeros(len(labels))
     for shard in find_shards(path):
@@ -365,7 +368,7 @@ def class_counts(path: str | Path, labels: tuple[str, ...]) -> Array:
             continue
         table = shard.read(["label", "votes"])
         targets = Manifest(shard.location, table, labels).targets(partial=True)
-        assert targets is not None  # as they may be partial
+        assert targets is not None  # partial targets are never None
         counts += np.nansum(targets, axis=0)
     if not counts.any():
         raise no_label(path, "train")
@@ -373,9 +376,9 @@ def class_counts(path: str | Path, labels: tuple[str, ...]) -> Array:
 
 
 def have_ties(targets: Array) -> Mask:
-    """Returns for which faces several labels have the most votes, by their shares (M, C): (M,)."""
+    """Returns a mask (M,) of the faces for which several labels have the largest share (M, C)."""
     largest = targets.max(1, keepdims=True)
-    # the sums of shares that labels merge are rounded
+    # the shares of merged labels are sums, with rounding errors
     return np.asarray(np.isclose(targets, largest, rtol=1e-6, atol=0).sum(1) > 1)
 
 
@@ -389,9 +392,9 @@ def no_label(path: str | Path, split: Split) -> FerVitError:
 def in_fold(manifest: Manifest, fold: str) -> Mask:
     """Returns a mask (M,) of the training faces in a fold such as "0/3", the first of three.
 
-    A model is trained without its fold. The hash of `identity_hash` decides: a person and equal
-    files are in one fold in every manifest. A copy that was encoded again may be in another (about
-    3% of FERPlus' training images have one).
+    A model for a fold is trained without the faces of the fold. `identity_hash` decides the fold:
+    the faces of a person, and equal files, are in the same fold in every manifest. A copy that was
+    encoded again may be in another fold (about 3% of FERPlus' training images have such a copy).
 
     Raises FerVitError when there is no such fold, or an image cannot be read.
     """
@@ -408,10 +411,10 @@ def in_fold(manifest: Manifest, fold: str) -> Mask:
 
 
 def identity_hash(manifest: Manifest, rows: IntArray) -> IntArray:
-    """Returns the CRC-32 of the person (column `person`), else of the image's bytes, of rows (K,).
+    """Returns a CRC-32 (N,) for rows (N,): of the column `person`, else of the image's bytes.
 
-    It is equal for faces of a person, and for equal files. Raises FerVitError when an image cannot
-    be read.
+    The CRC-32 is equal for all faces of a person, and for equal files. Raises FerVitError when an
+    image cannot be read.
     """
     persons = [None] * len(manifest)
     if "person" in manifest.table.column_names:
@@ -432,7 +435,7 @@ def identity_hash(manifest: Manifest, rows: IntArray) -> IntArray:
 
 @contextmanager
 def named_in_errors(manifest: str | Path, path: str) -> Iterator[None]:
-    """Adds manifest and path to an ImageError."""
+    """Turns an ImageError into a FerVitError that names the manifest and the image."""
     try:
         yield
     except ImageError as error:

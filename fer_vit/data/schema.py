@@ -1,17 +1,18 @@
 """Schema, checks and writing of a manifest: one Parquet table, or a folder of shards.
 
-A data set may have columns of floats with the targets of further heads, such as `move_jawOpen`,
-`yaw` or `valence`: the metadata names them (`outputs`), and null is an unknown target. It may have
-more columns after these, strings or null, for example age, gender and race in FairFace.
+A manifest may have columns of floats with the targets of further heads, such as `move_jawOpen`,
+`yaw` or `valence`. The metadata names these columns (`outputs`), and null is an unknown target.
+More columns may follow, of strings or null, for example age, gender and race in FairFace.
 
 `image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in
 order, the landmark scheme and the version of fer-vit.
 
 A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
-a table with its images inside, named as `datasets` expects a split: `train-00002-of-00008.parquet`.
+a table with the images inside. Shards are named as `datasets` expects the files of a split:
+`train-00002-of-00008.parquet`.
 
-A manifest may be untrusted, so an absolute path, or one with `..`, is an error. Links are followed:
-the owner of the folder made them.
+A manifest may be untrusted, so an absolute path, or a path with `..`, is an error. Links are
+followed: the owner of the folder made them.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ from fer_vit.labels import check_labels
 from fer_vit.texts import as_text, json_text
 from fer_vit.version import __version__
 
-# a column of some data sets: the number of annotators who voted for the label, as text
+# a column of some data sets: how many annotators voted for the label, as text
 VOTES_COLUMN = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -49,13 +50,13 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 # Patterns of `fnmatch` for the names of the shards that `prepare` writes.
 SHARD_NAMES = tuple(f"{split}-{5 * '[0-9]'}-of-{5 * '[0-9]'}.parquet" for split in SPLITS)
 
-# a path that is absolute or leads upwards, on any system
+# a path that is absolute or contains `..`, on any operating system
 OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
 Embed = Literal["auto", "always"]
 # by default, images smaller than this many bytes are stored inside the manifest
 EMBED_BELOW = 32 * 1024
-ROW_GROUP = 2000  # rows that are written at once
-MAX_COORDINATE = 1_000_000  # pixels: no photo is as large, though landmarks may be outside
+ROW_GROUP = 2000  # how many rows are written at once
+MAX_COORDINATE = 1_000_000  # in pixels: larger than any photo, as landmarks may lie outside
 ARROW_TYPES = {  # the types of a manifest's columns in Arrow
     "image": pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
     "string": pa.string(),
@@ -69,10 +70,10 @@ SCHEMA = pa.schema([(field.name, ARROW_TYPES[field.type]) for field in MANIFEST_
 
 
 class CloseUp(NamedTuple):
-    """The face in a photo, for the search of near-duplicates, see `sources.duplicates`."""
+    """The face in a photo, for the search for near-duplicates (see `sources.duplicates`)."""
 
     pixels: bytes
-    square: tuple[float, float, float, float]  # xyxy in fractions of the photo
+    square: tuple[float, float, float, float]  # xyxy, as fractions of the photo's sides
 
 
 @dataclass
@@ -83,47 +84,56 @@ class Row:
     name: str  # for messages and tables, for example the path inside the data set
     split: Split
     label: str | None = None
-    # weight of every label in the reading's order, not negative
+    # the weight of each label, in the order of the reading's labels; not negative
     votes: tuple[float, ...] | None = None
     landmarks: Array | None = None  # (5, 2) in image pixels
-    score: float | None = None  # of the face's detection; 0 if the whole image is the face
-    thumbnail: bytes = b""  # of the decoded image, see `sources.duplicates.thumbnail`
-    close_up: CloseUp | None = None  # of the face; None: it fills the image
+    score: float | None = None  # the detector's score; 0: the whole image is the face
+    thumbnail: bytes = b""  # see `sources.duplicates.thumbnail`
+    close_up: CloseUp | None = None  # None: the face fills the image
     # whether an image of val or test had a near-duplicate in train
     near_duplicate: bool | None = None
-    targets: dict[str, float] = field(default_factory=dict)  # of other heads, by column
+    targets: dict[str, float] = field(default_factory=dict)  # targets of further heads, by column
     extra: dict[str, str] = field(default_factory=dict)  # values of the reading's extra columns
 
 
 @dataclass
 class Reading:
-    """What `read` of a data set in `fer_vit.sources` returns, and `write_manifest` writes."""
+    """A data set as `read` in a module of `fer_vit.sources` returns it; `write_manifest` writes it.
 
-    labels: tuple[str, ...]  # in order
-    rows: list[Row]  # in a fixed order
-    dropped: Counter[str] = field(default_factory=Counter)  # number of images left out, by reason
-    # for the user, for example about a missing split
+    Attributes:
+        labels: The names of the classes, in the order of votes.
+        rows: The images, in an order that does not depend on the file system.
+        dropped: How many images are left out, by reason.
+        notes: Sentences for the user, for example about a missing split.
+        outputs: The names of the outputs with targets, by further head.
+        extra: The names of columns that only this data set has.
+        warnings: Sentences for the user about what may be wrong.
+    """
+
+    labels: tuple[str, ...]
+    rows: list[Row]
+    dropped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    outputs: dict[str, list[str]] = field(default_factory=dict)  # of other heads, by head
-    extra: tuple[str, ...] = ()  # the names of columns that only this data set has
-    warnings: list[str] = field(default_factory=list)  # for the user, about what may be wrong
+    outputs: dict[str, list[str]] = field(default_factory=dict)
+    extra: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The labels, by their name in 0.1."""
+        """The labels, under the name that fer-vit 0.1 used."""
         return self.labels
 
     @property
     def has_labels(self) -> bool:
-        """Whether any row has a label; without one, `labels` are what labels would be."""
+        """Whether any row has a label. If not, `labels` are the classes that labels would name."""
         return any(row.label is not None for row in self.rows)
 
 
 def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
-    """Checks the schema, metadata and rows of a manifest or shard; returns its labels in order.
+    """Checks the schema, metadata and rows of a manifest or shard; returns the labels in order.
 
-    `allow_paths` is whether it may name image files. The FerVitError names the file, the row (from
-    0) and the column.
+    With `allow_paths`, rows may name image files. The FerVitError names the file, the row (from 0)
+    and the column.
     """
     for expected in SCHEMA:
         column = f"{location}, column `{expected.name}`"
@@ -173,29 +183,29 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
 
 
 def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
-    """Returns the outputs of other heads, by head; raises FerVitError for wrong metadata."""
+    """Returns the names of outputs by further head; raises FerVitError for wrong metadata."""
     outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
-    valid = isinstance(outputs, dict) and all(_is_names(names) for names in outputs.values())
+    valid = isinstance(outputs, dict) and all(_are_names(names) for names in outputs.values())
     if not valid:
         raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {PREPARE_AGAIN}")
     check_head_outputs(outputs, path)
     return dict(outputs)
 
 
-def _is_names(value: object) -> bool:
+def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 def target_columns(outputs: dict[str, list[str]]) -> list[str]:
-    """Returns the columns of the targets of other heads."""
+    """Returns the names of the columns of targets, for the outputs of each further head."""
     columns = []
-    for head, of_head in outputs.items():
-        columns += [target_column(head, output) for output in of_head]
+    for head, names in outputs.items():
+        columns += [target_column(head, name) for name in names]
     return columns
 
 
 def check_target_columns(location: str, table: pa.Table) -> None:
-    """Raises FerVitError when a column of targets is missing, no float or out of range."""
+    """Raises FerVitError when a column of targets is missing, not of floats, or out of range."""
     for head, outputs in read_outputs(location, table).items():
         low = HEADS[head].low
         high = HEADS[head].high
@@ -217,7 +227,7 @@ def check_target_columns(location: str, table: pa.Table) -> None:
 
 
 def read_lists(column: pa.Array, *shape: int) -> Array:
-    """Returns lists of one shape as numbers (M, *shape); NaN where there is no list."""
+    """Returns nested lists of one shape as an array (M, *shape); NaN where a row has no list."""
     flat = column
     while pa.types.is_list(flat.type):
         flat = pc.list_flatten(flat)
@@ -232,11 +242,11 @@ def read_lists(column: pa.Array, *shape: int) -> Array:
 def _find_wrong(
     table: pa.Table, labels: Sequence[str], allow_paths: bool
 ) -> Iterator[tuple[str, str, Any]]:
-    """Yields a column, its expected content and a mask (M,) of wrong rows for each rule.
+    """Yields for each rule a column, the expected content and a mask (M,) of wrong rows.
 
-    Later rules assume that the earlier ones hold.
+    Each rule assumes that all earlier rules hold.
     """
-    image = table["image"]  # chunked: the bytes together can exceed what one array holds
+    image = table["image"]  # not combined: one Arrow array may be too small for all bytes
     no_bytes = pc.is_null(pc.struct_field(image, "bytes"))
     path = pc.struct_field(image, "path")
     if allow_paths:
@@ -271,7 +281,7 @@ def _find_wrong(
     rows = pc.list_parent_indices(landmarks).filter(no_pair)
     yield "landmarks", expected, pa.array(np.isin(np.arange(len(table)), rows))
     coordinates = read_lists(landmarks, count, 2)  # (M, 5, 2)
-    too_far = ~(np.abs(coordinates) <= MAX_COORDINATE).all((1, 2))  # or NaN
+    too_far = ~(np.abs(coordinates) <= MAX_COORDINATE).all((1, 2))  # also true for NaN
     within = f"{expected} in pixels, at most {MAX_COORDINATE:,} from 0"
     yield "landmarks", within, pc.and_(landmarks.is_valid(), pa.array(too_far))
     same = (coordinates == coordinates[:, :1]).all((1, 2))
@@ -288,11 +298,19 @@ def write_manifest(
     data_set_key: str = "",
     more: Sequence[pa.Table] = (),
 ) -> None:
-    """Writes a manifest of the data set `source` atomically; an existing one is replaced.
+    """Writes a manifest atomically; replaces an existing file.
 
-    `embed` decides whether all images are stored inside, or only small ones; others must lie below
-    the folder. `data_set_key` is equal in all shards of a data set. `more` are tables of
-    manifests whose rows are added.
+    Args:
+        path: The new manifest.
+        reading: The rows.
+        source: The name of the data set.
+        embed: Whether all images are stored inside ("always"), or only small images. Other images
+            must lie below the manifest's folder.
+        data_set_key: A text that is equal in all shards of a data set.
+        more: Tables of manifests whose rows are added.
+
+    Raises:
+        FerVitError: An image cannot be read, or is neither small nor below the folder.
     """
     meta: dict[str, Any] = {
         "labels": reading.labels,
@@ -300,9 +318,9 @@ def write_manifest(
         "version": __version__,
     }
     if data_set_key:
-        meta["together"] = data_set_key  # the metadata of all shards of a data set are compared
+        meta["together"] = data_set_key  # `ShardDataset` compares the metadata of all shards
 
-    # the columns of the reading, then those that only the tables in `more` have
+    # the columns of the reading, then the further columns of the tables in `more`
     fields = list(SCHEMA)
     fields += [pa.field(name, pa.float32()) for name in target_columns(reading.outputs)]
     fields += [pa.field(name, pa.string()) for name in reading.extra]
@@ -322,12 +340,15 @@ def write_manifest(
             records = [_record(row, path.parent, source, embed) for row in rows]
             writer.write_table(pa.Table.from_pylist(records, schema))
         for table in more:
-            tables = [schema.empty_table(), table]  # the empty one adds the missing columns
+            tables = [schema.empty_table(), table]  # the empty table adds the missing columns
             writer.write_table(pa.concat_tables(tables, promote_options="default"), ROW_GROUP)
 
 
 def check_manifest_name(out: Path) -> None:
-    """Raises FerVitError when a manifest to write has no name of one."""
+    """Raises FerVitError when `out` cannot be a new manifest.
+
+    That is a folder, or a file name that does not end in .parquet.
+    """
     if out.suffix != ".parquet":
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
     if out.is_dir():
@@ -346,13 +367,14 @@ def check_shards(reading: Reading, shards: int) -> None:
 
 
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes shards atomically: random, reproducible parts of train, and one file per other split.
+    """Writes a folder of shards atomically: `shards` files for train, one for each other split.
 
-    Raises as `check_shards`.
+    The rows of train are shuffled, with a fixed seed. Raises FerVitError as `check_shards`.
     """
-    check_shards(reading, shards)  # again: images may have been dropped
+    # checked again, as images may have been dropped since the first check
+    check_shards(reading, shards)
 
-    # the rows of every file
+    # the rows of each file
     order = np.random.default_rng(0).permutation(len(reading.rows))
     shuffled = [reading.rows[index] for index in order]
     files: dict[str, list[Row]] = {}
@@ -372,14 +394,14 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
-    """Raises FerVitError when an image is too large to embed and not below the folder."""
+    """Raises FerVitError when an image is neither embedded nor below the manifest's folder."""
     for row in reading.rows:
         if isinstance(row.image, Path) and row.image.is_file():
-            _stored_path(row.image, folder, embed)
+            _stored_path(row.image, folder, embed)  # raises the error
 
 
 def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]:
-    """Returns a row of the table, with the image's bytes and name, or the path of its file."""
+    """Returns a row of the table."""
     record: dict[str, Any] = {
         "image": _image_record(row, folder, embed),
         "split": row.split,
@@ -397,7 +419,7 @@ def _record(row: Row, folder: Path, source: str, embed: Embed) -> dict[str, Any]
 
 
 def _image_record(row: Row, folder: Path, embed: Embed) -> dict[str, Any]:
-    """Returns the image's bytes and name, or the path of its file."""
+    """Returns the cell `image`: the bytes and name of an embedded image, or the path of a file."""
     if isinstance(row.image, bytes):
         return {"bytes": row.image, "path": as_text(row.name)}
     path = _stored_path(row.image, folder, embed)
@@ -412,9 +434,9 @@ def _image_record(row: Row, folder: Path, embed: Embed) -> dict[str, Any]:
 
 
 def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
-    """Returns the path from a folder to an image below it; None for one to store inside.
+    """Returns the path from the manifest's folder to an image; None for an image to embed.
 
-    Links in the path are kept.
+    Links in the path are not resolved. Raises FerVitError for an image outside of the folder.
     """
     if embed == "always" or image.stat().st_size < EMBED_BELOW:
         return None

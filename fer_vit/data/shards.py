@@ -1,4 +1,4 @@
-"""Shards: the Parquet files of a data set in a folder or an object store, and their names."""
+"""Shards: the Parquet files of a data set in a folder or an object store, and their file names."""
 
 import re
 from collections import Counter
@@ -19,11 +19,11 @@ PREPARE_AGAIN = "Run `fer-vit prepare` again."
 
 
 class Shard(NamedTuple):
-    """One Parquet file."""
+    """One Parquet file of a data set."""
 
-    split: str | None  # None for a manifest in one file
-    location: str  # path or URL, for messages
-    path: str  # within `filesystem`
+    split: str | None  # None: a manifest in one file
+    location: str  # the path or URL, for messages
+    path: str  # the path within `filesystem`
     filesystem: fs.FileSystem
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
@@ -32,7 +32,7 @@ class Shard(NamedTuple):
             table = pq.read_table(
                 self.path, columns=columns, filesystem=self.filesystem, partitioning=None
             )
-            # text may be invalid Unicode, lists may extend beyond their values
+            # text may be invalid Unicode, and offsets of lists may lie beyond the values
             table.validate(full=True)
             return table
 
@@ -54,7 +54,7 @@ class Shard(NamedTuple):
                 ) from error
             if self.location.lower().endswith(".parquet"):
                 advice = PREPARE_AGAIN
-            else:  # perhaps a table of predictions
+            else:  # the file may be a table of predictions
                 advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
             raise FerVitError(
                 f"{self.location} is not a complete Parquet table ({reason}). {advice}"
@@ -62,12 +62,12 @@ class Shard(NamedTuple):
 
 
 def location_text(location: str | Path) -> str:
-    """Returns a path or URL as text, with the two slashes of a URL that `Path` made one."""
+    """Returns a path or URL as text; `Path` reduces the two slashes of a URL, which come back."""
     return re.sub(r"^(\w+):/+", r"\1://", str(location)).rstrip("/")
 
 
 def is_sharded(location: str | Path) -> bool:
-    """Returns whether this is a folder or URL of shards rather than a manifest in one file."""
+    """Returns whether a location is a folder or URL of shards, not a manifest in one file."""
     return "://" in location_text(location) or Path(location).is_dir()
 
 
@@ -75,17 +75,17 @@ class ShardName(NamedTuple):
     """What the file name of a shard states."""
 
     split: str
-    number: int  # from 0
-    total: int  # of the shards of its split
+    number: int  # the index of the shard, from 0
+    total: int  # how many shards the split has
 
 
 def shard_name(split: str, number: int, count: int) -> str:
-    """Returns a shard's file name; numbers start at 0."""
+    """Returns the file name of a shard, with an index from 0 and the number of shards."""
     return f"{split}-{number:05}-of-{count:05}.parquet"
 
 
 def parse_shard_name(file: str) -> ShardName | None:
-    """Reads the file name of a shard; None for other files."""
+    """Parses the file name of a shard; returns None for another file."""
     match = SHARD_NAME.fullmatch(file)
     if match is None:
         return None
@@ -93,10 +93,11 @@ def parse_shard_name(file: str) -> ShardName | None:
 
 
 def find_shards(location: str | Path) -> list[Shard]:
-    """Lists the shards in a folder or under a URL, ordered by name; a file is its own only shard.
+    """Lists the shards in a folder or under a URL, ordered by name; a single file is one shard.
 
     Environment variables configure an object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on.
-    Raises FerVitError when there is nothing, it cannot be listed, or shards are missing.
+    Raises FerVitError when there is no file or shard, the folder cannot be listed, or shards are
+    missing.
     """
     location = location_text(location)
     if not is_sharded(location):
@@ -121,7 +122,7 @@ def find_shards(location: str | Path) -> list[Shard]:
 
 
 def _single_shard(location: str) -> Shard:
-    """Returns a manifest in one file; raises FerVitError if there is none."""
+    """Returns a manifest in one file as a shard; raises FerVitError if there is no file."""
     if not Path(location).is_file():
         raise FerVitError(
             f"No manifest at {location}. Make one with `fer-vit prepare SOURCE ROOT {location}`."
@@ -131,9 +132,9 @@ def _single_shard(location: str) -> Shard:
 
 
 def _list_files(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
-    """Returns the filesystem of a folder or URL, and its entries by name.
+    """Returns the filesystem of a folder or URL, and the entries ordered by name.
 
-    Raises FerVitError if it cannot be listed.
+    Raises FerVitError if the folder or URL cannot be listed.
     """
     filesystem: fs.FileSystem = fs.LocalFileSystem(use_mmap=True)
     folder = location
@@ -150,7 +151,7 @@ def _list_files(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
 
 
 def _check_all_shards(location: str, names: Mapping[str, ShardName]) -> None:
-    """Raises FerVitError unless each split has as many shards as their names state."""
+    """Raises FerVitError unless each split has as many shards as the file names state."""
     counts = Counter(name.split for name in names.values())
     for file, name in names.items():
         if name.number >= name.total or name.total != counts[name.split]:

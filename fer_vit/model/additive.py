@@ -1,4 +1,4 @@
-"""The layer of heads: outputs that are sums over the face and its regions.
+"""Additive output heads: each output is a sum of a term of the face and terms of the regions.
 
 B images, T tokens, D width, R regions of k x k tokens, K outputs of a head.
 """
@@ -16,12 +16,12 @@ class Terms(NamedTuple):
     """The parts that add up to the raw outputs of an additive head."""
 
     bias: Tensor  # (K,)
-    face: Tensor  # of the mean of all tokens (B, K)
-    regions: Tensor  # of each region (B, R, K); 0 for a missing one
+    face: Tensor  # (B, K), the term of the mean of all tokens
+    regions: Tensor  # (B, R, K), the term of each region; 0 for a missing region
 
 
 class AdditiveHead(nn.Module):
-    """Reads tokens additively: each output is a bias, a term of the face and terms of regions.
+    """Adds up a bias, a term of the face and a term of each region for each output.
 
     Output k is b_k + p_k . mean of all tokens + the sum over regions r of w_rk . x_r. Tokens have
     exchanged information in the encoder: the term of a region is not what hiding the region would
@@ -40,7 +40,8 @@ class AdditiveHead(nn.Module):
         self.by_region = nn.ParameterDict(weights)  # sorted by name
 
     def terms(self, tokens: Tokens) -> Terms:
-        """Returns the terms of encoded tokens, of which hard attention may have removed patches."""
+        """Returns the terms of encoded tokens."""
+        # N' <= N: hard attention may have removed patches
         located = tokens.x[:, self.layout.num_prefix :]  # (B, N' + R k^2, D)
         present = tokens.present()[:, self.layout.num_prefix :, None]  # (B, N' + R k^2, 1)
         present = present.to(located.dtype)

@@ -1,4 +1,4 @@
-"""timm's vision transformer as a RegionViT needs it: its attention, blocks and positions.
+"""Creates timm's vision transformer with the attention, blocks and positions of a RegionViT.
 
 N patches, D width.
 """
@@ -25,7 +25,7 @@ from fer_vit.model.embedding import ConvStem, position_code
 from fer_vit.model.pretrained import read_weights
 from fer_vit.model.tokens import patch_centres
 
-# The modules of timm whose models have the parts that a RegionViT uses.
+# Models from these modules of timm have the parts that a RegionViT uses.
 PLAIN = ("vision_transformer", "deit")
 
 
@@ -35,18 +35,18 @@ def grid_centres(config: RegionViTConfig, patch_size: int, grid: tuple[int, int]
 
 
 def find_origin(config: RegionViTConfig, patch_size: int) -> float:
-    """Returns the left and upper edge of the grid of patches in crop pixels.
+    """Returns the left edge, and equally the upper edge, of the grid of patches in crop pixels.
 
-    Strided convolutions are centred on a cell's first pixel. So on a crop of n P + 1 pixels, whose
-    grid they make symmetric, the first patch is centred at 0.5. Other crops are divided into
-    patches from 0.
+    Patches begin at 0, with one exception: strided convolutions are centred on the first pixel of a
+    patch. On a crop of n P + 1 pixels, for patches of P pixels, this makes the grid symmetric, and
+    the centre of the first patch is 0.5.
     """
     symmetric = config.img_size % patch_size == 1 and config.stem == "conv"
     return 0.5 - patch_size / 2 if symmetric else 0.0
 
 
 def fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
-    """Replaces learned positions by fixed codes for patches, and by zeros for prefix tokens."""
+    """Replaces learned positions by a fixed encoding of patches, and zeros for prefix tokens."""
     patch_size = int(vit.patch_embed.patch_size[0])
     centres = grid_centres(config, patch_size, vit.patch_embed.grid_size)  # (N, 2)
     code = torch.zeros_like(vit.pos_embed)  # (1, prefix + N or N, D)
@@ -55,7 +55,7 @@ def fix_positions(vit: VisionTransformer, config: RegionViTConfig) -> None:
 
 
 def remove_patches(vit: VisionTransformer, config: RegionViTConfig) -> None:
-    """Removes the weights that only patches need, and their positions."""
+    """Removes the weights that only patches need, and the positions of patches."""
     if config.region_source == "stem":
         vit.patch_embed.late = nn.Identity()
     else:
@@ -71,8 +71,9 @@ def create_backbone(
 ) -> VisionTransformer:
     """Creates timm's vision transformer with the configured attention, blocks and classifier.
 
-    timm resamples pretrained position embeddings and patch kernels for another image or patch size.
-    Raises FerVitError when settings contradict each other, or timm cannot build the backbone.
+    For another image or patch size, timm resamples pretrained position embeddings and kernels of
+    patches. Raises FerVitError when settings contradict each other, or timm cannot build the
+    backbone.
     """
     check_config(config)
     if not is_model_in_modules(config.backbone, PLAIN):
@@ -96,7 +97,7 @@ def create_backbone(
         raise FerVitError(f"Cannot build the backbone {config.backbone}: {reason}") from error
     _check_backbone(vit, config)
     if state is not None:
-        vit.pretrained_cfg["state_dict"] = None  # which takes as much memory as the network
+        vit.pretrained_cfg["state_dict"] = None  # frees as much memory as the network takes
         _check_loaded(vit, state, config)
     if num_classes and POOLS[config.pool].per_expression:
         vit.head = ExpressionLinear(vit.embed_dim, num_classes)
@@ -105,13 +106,13 @@ def create_backbone(
 
 
 def _timm_options(config: RegionViTConfig, state: dict[str, Tensor] | None) -> dict[str, object]:
-    """Returns a configuration as arguments of `timm.create_model`."""
+    """Returns the arguments of `timm.create_model` for a configuration."""
     options: dict[str, object] = {
         "pretrained": bool(config.pretrained),
         "img_size": config.img_size,
         "in_chans": config.in_chans,
         "global_pool": "token" if POOLS[config.pool].needs_class_token else "avg",
-        "fc_norm": False,  # the norm stays before the pooling, where pretrained weights have it
+        "fc_norm": False,  # the norm stays before the pooling, as in pretrained weights
         "pos_embed": "none" if config.pos_embed == "none" else "learn",
         "pos_drop_rate": config.dropout,
         "proj_drop_rate": config.dropout,
@@ -130,7 +131,7 @@ def _timm_options(config: RegionViTConfig, state: dict[str, Tensor] | None) -> d
             ConvStem, convs=config.stem_convs, last_convs=config.stem_last_convs
         )
     if config.block == "post_norm":
-        options["final_norm"] = False  # every block ends in one
+        options["final_norm"] = False  # each block ends in a norm
     if _replaces_blocks(config):
         options["attn_layer"] = ATTENTION[config.attention]
         options["block_fn"] = PostNormBlock if config.block == "post_norm" else Block
@@ -180,7 +181,7 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
             f"{config.backbone} has none."
         )
 
-    # a face without landmarks would have no token
+    # without this check, a face without landmarks would have no token
     if config.tokens == "region" and not vit.num_prefix_tokens:
         raise FerVitError(
             f"{config.backbone} has no class token: with `--model.network.tokens region` add "
@@ -191,9 +192,9 @@ def _check_backbone(vit: VisionTransformer, config: RegionViTConfig) -> None:
 def _check_loaded(
     vit: VisionTransformer, state: dict[str, Tensor], config: RegionViTConfig
 ) -> None:
-    """Warns of tensors that a file lacks; raises FerVitError when over a tenth are missing.
+    """Warns of missing tensors; raises FerVitError when over a tenth of them are missing.
 
-    timm only logs them.
+    timm only logs missing tensors.
     """
     converted = checkpoint_filter_fn(state, vit)
     tensors = [key for key in vit.state_dict() if not key.startswith("head.")]

@@ -11,7 +11,7 @@ from fer_vit.geometry import Align
 from fer_vit.model.attention import POOLS
 from fer_vit.wording import describe_entries, fill_docstring, join_names
 
-# Smallest and largest values: an untrusted file must not cost hours before weights are read.
+# Smallest and largest values: building the network of an untrusted file must not take hours.
 ARCHITECTURE_RANGES = {
     "img_size": (1, 2048),
     "patch_size": (1, 2048),
@@ -37,43 +37,43 @@ class RegionViTConfig:
             vit_small_patch16_224.
         pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state
             dict.
-        img_size: Side S of the square input in pixels; with patch tokens a multiple of the patch
-            size, or, with stem "conv", one pixel more: then S - x maps the grid of patches to
-            itself.
+        img_size: Side S of the square input in pixels. With patch tokens, S is a multiple of the
+            patch size. With stem "conv", S may be one pixel more: then mirroring maps the grid of
+            patches to itself.
         in_chans: 3 for RGB, 1 to read images as grey.
         patch_size: Side of a patch in pixels.
         embed_dim: Width D, a multiple of 4.
         depth: Number of blocks.
-        num_heads: Heads per block.
-        stem: "patch" is ViT's linear patch embedding, "conv" strided convolutions, for training on
-            small images.
+        num_heads: Attention heads per block.
+        stem: "patch" is ViT's linear patch embedding; "conv" is a stack of strided convolutions,
+            for training on small images.
         stem_convs: Convolutions of stem "conv" per halving; fewer mean a smaller receptive field.
-        stem_last_convs: Convolutions of its last halving, which only patches read. None: as
-            `stem_convs`.
+        stem_last_convs: Convolutions of the last halving of stem "conv", which only patches use.
+            None: as `stem_convs`.
         standardize: Scale every crop to the same mean and standard deviation of grey levels.
         tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see `face.crop.REGIONS`).
-        region_grid: k: a region becomes k x k tokens.
+        region_grid: Number k of tokens along each side of a region: a region becomes k x k tokens.
         region_source: Regions are cut from the "image", with a separate embedding, or from the
-            features of the convolutional "stem" before its last halving: cheaper with patch tokens,
-            with a larger receptive field.
-        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (their rank in
-            reading order), "mirror" (half of the channels encode (x, y), half (S - x, y), so that
-            mirroring swaps the halves) or "none". Regions have the sinusoidal encoding of their
-            centre: 1-D with "sincos_1d", none with "none", "mirror" as the patches, else 2-D.
+            features of the convolutional "stem" before the last halving. With patch tokens, the
+            features are cheaper; they have a larger receptive field.
+        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (the index of a patch
+            in reading order), "mirror" (half of the channels encode (x, y), half (S - x, y), so
+            that mirroring swaps the halves) or "none". Regions have a sinusoidal encoding of their
+            centres: 1-D with "sincos_1d", none with "none", "mirror" as the patches, otherwise 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or
             "gaussian" kernel of the distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
-        keep_rate: Hard attention: the fraction of its patches that each block keeps, those with the
-            most attention of the class token; one number per block. Empty: all patches. With
-            "gaussian" attention every face keeps the same patches.
+        keep_rate: Hard attention: the fraction of patches that each block keeps, one number per
+            block. Kept are the patches with the most attention of the class token. Empty: all
+            patches. With "gaussian" attention, the same patches are kept for every face.
         pool: What is classified. {POOLS}.
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
         dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention
             and feed-forward.
-        drop_path_rate: Stochastic depth rate of the last block; it rises linearly from 0 in the
-            first.
+        drop_path_rate: Stochastic depth rate of the last block. The rate rises linearly from 0 in
+            the first block.
     """
 
     backbone: str = "vit_tiny_patch16_224"
@@ -105,30 +105,31 @@ class RegionViTConfig:
 
 @dataclass
 class ModelSettings:
-    """What prediction needs besides the network."""
+    """Settings that prediction needs besides the network."""
 
     # The C expressions in the order of the logits; empty: an encoder for pretraining.
     labels: list[str]
     # How faces are cropped: "landmarks" or "crop" (see `face.crop`).
     align: Align = "landmarks"
-    # The landmarks in a crop, as fractions of its side; empty: unknown.
+    # The landmarks in a crop, (x, y) as fractions of the crop's side; empty: unknown.
     template: tuple[tuple[float, float], ...] = ()
     # Divides the logits before the softmax, so that confidence matches accuracy.
     temperature: float = 1.0
-    # Of prediction sets (see `conformal`); empty: not calibrated.
+    # The thresholds of prediction sets (see `conformal`); empty: not calibrated.
     thresholds: Thresholds = field(default_factory=dict)
-    # How far training evened out the shares of the classes: 1 by balanced sampling, else the
-    # strength of the logit adjustment in training.
+    # How far training balanced the classes: 1 for balanced sampling, otherwise the strength of the
+    # logit adjustment in training.
     evened: float = 0.0
-    # Share of each class that the network expects (C,), all above 0; empty: unknown. These are the
-    # shares among the training faces to the power of 1 - `evened`, normalized.
+    # (C,), the share of each class that the network expects, all above 0; empty: unknown. The prior
+    # is the shares of the training faces to the power of 1 - `evened`, normalized.
     prior: tuple[float, ...] = ()
     # The log of the prior, times this, is subtracted from the logits (Menon et al. 2021).
     adjustment: float = 0.0
-    # Gain in pixel insertion over random scores, with its interval if it is known, by explanation
-    # method and for "attention" (see docs/explanation/faithfulness.md); empty: not measured.
+    # Gain in pixel insertion over random scores, followed by the interval if that is known, by
+    # explanation method and for "attention" (see docs/explanation/faithfulness.md); empty: not
+    # measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
-    # The names of the K outputs of each further head of `heads.HEADS`, in their order.
+    # The names of the K outputs, in order, of each further head of `heads.HEADS`.
     outputs: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -155,7 +156,7 @@ def check_config(config: RegionViTConfig) -> None:
 
 
 def _check_width(config: RegionViTConfig) -> None:
-    """Raises FerVitError when positions do not fit the width."""
+    """Raises FerVitError when the width is not divisible as the position encoding needs it."""
     if config.embed_dim is None:
         return
     if config.embed_dim % 4:
@@ -171,7 +172,7 @@ def _check_width(config: RegionViTConfig) -> None:
 
 
 def _check_tokens(config: RegionViTConfig) -> None:
-    """Raises FerVitError when the tokens do not exist, or cannot be dropped."""
+    """Raises FerVitError when there would be no region tokens, or a keep rate is wrong."""
     if not all(0 < rate <= 1 for rate in config.keep_rate):
         raise FerVitError(
             "Expected `--model.network.keep_rate` to hold numbers above 0, up to 1, but got "
@@ -190,7 +191,7 @@ def _check_tokens(config: RegionViTConfig) -> None:
 
 
 def _check_stem(config: RegionViTConfig) -> None:
-    """Raises FerVitError when a stem cannot have its settings."""
+    """Raises FerVitError when other settings do not fit the stem."""
     if config.stem != "conv":
         if config.region_source == "stem":
             raise FerVitError(
@@ -211,7 +212,7 @@ def _check_stem(config: RegionViTConfig) -> None:
 
 
 def _check_blocks(config: RegionViTConfig) -> None:
-    """Raises FerVitError when blocks or pooling cannot have their settings."""
+    """Raises FerVitError when other settings do not fit the blocks or the pooling."""
     if config.pretrained and (config.attention, config.block) != ("dot", "pre_norm"):
         raise FerVitError(
             "Pretrained weights are for `--model.network.attention dot` and "

@@ -19,9 +19,9 @@ from fer_vit.model.tokens import sincos_1d, sincos_2d
 
 
 class Normalize(nn.Module):
-    """Normalises crops by the mean and deviation of a backbone, or of each crop (`standardize`).
+    """Normalises crops by mean and standard deviation: the backbone's, or each crop's.
 
-    A network with one input channel gets grey crops.
+    The latter is `standardize`. A network with one input channel gets grey crops.
     """
 
     mean: Tensor
@@ -40,12 +40,12 @@ class Normalize(nn.Module):
             self.register_buffer(name, channels, persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
-        """(B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
+        """Normalises crops: (B, 3, S, S) in [0, 1] -> (B, in_chans, S, S)."""
         if self.in_chans == 1:
             image = to_grey(image)
         if self.standardize:
             deviation, mean = torch.std_mean(image, (1, 2, 3), keepdim=True)
-            # + 0.01: the noise of an almost even crop stays small
+            # + 0.01: the noise of a crop that is almost uniform stays small
             return (image - mean) / (deviation + 0.01)
         return (image - self.mean) / self.std
 
@@ -57,10 +57,11 @@ def to_grey(image: Tensor) -> Tensor:
 
 
 class ConvStem(nn.Module):
-    """Patch embedding by 3x3 convolutions, `convs` for every halving; an `embed_layer` of timm.
+    """Patch embedding by 3x3 convolutions, as an `embed_layer` of timm.
 
-    The last halving, which only patches read, has `last_convs`. After Xiao et al., "Early
-    Convolutions Help Transformers See Better" (NeurIPS 2021), who use one per halving.
+    Each halving of the resolution has `convs` convolutions. The last halving, which only patches
+    use, has `last_convs`. After Xiao et al., "Early Convolutions Help Transformers See Better"
+    (NeurIPS 2021), who use one convolution per halving.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ConvStem(nn.Module):
         cells = math.ceil(img_size / patch_size)
         self.grid_size = (cells, cells)
         self.num_patches = cells**2
-        # The width doubles with every halving, up to D; `early` has all halvings but the last.
+        # The width doubles with each halving, up to D. `early` has all halvings except the last.
         halvings = int(math.log2(patch_size))
         self.early = nn.Sequential()
         self.early_width = in_chans
@@ -91,12 +92,12 @@ class ConvStem(nn.Module):
         self.late = nn.Sequential(late, nn.Conv2d(embed_dim, embed_dim, 1, bias=bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, S, S) -> (B, N, D)."""
+        """Embeds the patches of crops: (B, C, S, S) -> (B, N, D)."""
         features = self.early(x)  # (B, C', 2 S/P, 2 S/P), rounded up
         return self.finish(features)
 
     def finish(self, features: Tensor) -> Tensor:
-        """Turns the map of `early` (B, C', 2 S/P, 2 S/P) into patches (B, N, D), row by row."""
+        """Embeds the features (B, C', 2 S/P, 2 S/P) of `early` as patches (B, N, D), row by row."""
         return self.late(features).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
@@ -115,7 +116,7 @@ def downsample(in_channels: int, out_channels: int, convs: int) -> nn.Sequential
 
 
 def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size: int) -> Tensor:
-    """Returns the sinusoidal encoding (..., D) of centres (..., 2) in crop pixels, or zeros."""
+    """Returns the position encoding (..., D) of centres (..., 2), (x, y) in crop pixels."""
     if config.pos_embed == "none":
         return centres.new_zeros(*centres.shape[:-1], dim)
     if config.pos_embed == "sincos_1d":  # the index in reading order, row by row from 0
@@ -131,11 +132,12 @@ def position_code(config: RegionViTConfig, centres: Tensor, dim: int, patch_size
 
 
 class RegionEmbed(nn.Module):
-    """Region tokens: crops regions from the image or its features; each crop becomes k x k patches.
+    """Embeds regions, cut from the image or from the stem's features, as k x k tokens each.
 
-    Each token gets an embedding of its region's name, so that the order of regions does not matter.
-    The embedding of crops from the image has its own weights, initialised with a backbone's patch
-    embedding. In the stem's features a cell is half a patch, and 3 x 3 cells become a token.
+    Each token gets an embedding of the region's name, so that the order of regions does not matter.
+    The embedding of crops from the image has separate weights. The initial weights are copied from
+    the backbone's patch embedding. A cell of the stem's features is half a patch wide; 3 x 3 cells
+    become a token.
     """
 
     def __init__(self, config: RegionViTConfig, vit: VisionTransformer) -> None:
@@ -145,7 +147,7 @@ class RegionEmbed(nn.Module):
         self.grid = config.region_grid
         if config.region_source == "stem":
             self.stride = stem.patch_size[0] / 2  # crop pixels per cell
-            self.side = 3 * self.grid  # of a crop, in cells
+            self.side = 3 * self.grid  # the side of a region's crop in cells
             self.patch_embed: Any = PatchEmbed(self.side, 3, stem.early_width, vit.embed_dim)
         else:
             self.stride = 1.0
@@ -162,35 +164,35 @@ class RegionEmbed(nn.Module):
             nn.init.trunc_normal_(parameter, std=0.02)
 
     def name_codes(self) -> Tensor:
-        """Returns the embeddings of the names of regions, for each token (R k^2, D)."""
+        """Returns the embedding (R k^2, D) of the region's name for each region token."""
         return torch.cat([self.name_embed[name] for name in self.names])
 
     def forward(self, source: Tensor, boxes: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Embeds the contents of regions, without their names and positions: (B, R k^2, D).
+        """Embeds the contents of regions as (B, R k^2, D), without names and positions.
 
         Args:
-            source: The normalised image (B, C, S, S), or features of it (B, C, S / stride,
+            source: The normalised image (B, C, S, S), or the stem's features (B, C, S / stride,
                 S / stride), rounded up.
             boxes: Finite boxes (B, R, 4), xyxy in crop pixels.
-            valid: Which regions are present (B, R); the tokens of others are arbitrary. None: all
-                are present.
+            valid: Which regions are present (B, R). None: all regions. The tokens of missing
+                regions are arbitrary.
         """
-        # Strided convolutions are centred on a first pixel: cell i lies at pixel i * stride.
+        # Strided convolutions are centred on the first pixel: cell i lies at pixel i * stride.
         cells = ((boxes + (self.stride - 1) / 2) / self.stride).float()
         with torch.autocast(source.device.type, enabled=False):
-            # Backwards, a small map's product is five times faster than torchvision's scattered
-            # additions on a CPU.
+            # For a small map, the backward pass of a matrix product is five times faster on a CPU
+            # than the scattered additions of torchvision's RoIAlign.
             cut = crop_features if self.stride > 1 else crop_image
             crops = cut(source.float(), cells, self.side)  # (B R, C, side, side)
         tokens = self.embed(crops, valid)  # (B R, k^2, D)
         return tokens.reshape(source.shape[0], len(self.names) * self.grid**2, -1)
 
     def embed(self, crops: Tensor, valid: Tensor | None) -> Tensor:
-        """Embeds crops (B R, C, k p, k p) as (B R, k^2, D).
+        """Embeds crops of regions: (B R, C, side, side) -> (B R, k^2, D).
 
-        Missing regions are not in a batch norm's statistics.
+        The statistics of a batch norm leave out missing regions.
         """
-        # a single crop has no statistics
+        # a batch norm needs more than one crop for statistics
         if not (self.training and self.has_batch_norm) or valid is None or valid.sum() < 2:
             return self.patch_embed(crops)  # type: ignore[no-any-return]
         present = valid.flatten()  # (B R,)
@@ -200,15 +202,18 @@ class RegionEmbed(nn.Module):
 
 
 def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """RoIAlign: crops boxes from an image -> (B R, C, side, side).
+    """Crops boxes by RoIAlign (He et al., "Mask R-CNN", ICCV 2017).
 
-    He et al., "Mask R-CNN" (ICCV 2017). Each pixel of a crop is the mean of 2 x 2 points; points
-    more than a pixel outside the image are 0.
+    Each pixel of a crop is the mean of 2 x 2 points. Points more than a pixel outside of the image
+    are 0.
 
     Args:
         image: Images, or maps of features (B, C, H, W).
-        boxes: Boxes (B, R, 4), xyxy in pixels of the image, from the corner of its first pixel.
+        boxes: Boxes (B, R, 4), xyxy in pixels of the image. 0 is the edge of the first pixel.
         side: The side of a crop in pixels.
+
+    Returns:
+        The crops (B R, C, side, side).
     """
     batch, regions = boxes.shape[:2]  # `len` would export a fixed number of faces
     index = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(regions)
@@ -217,9 +222,9 @@ def crop_image(image: Tensor, boxes: Tensor, side: int) -> Tensor:
 
 
 def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
-    """Computes the same as `crop_image` by one matrix product; fast for maps of few cells.
+    """Returns the result of `crop_image`, by one matrix product: fast for maps of few cells.
 
-    Features are (B, C, H, W), boxes (B, R, 4), xyxy in cells. -> (B R, C, side, side)
+    Features are (B, C, H, W), and boxes (B, R, 4), xyxy in cells. Returns (B R, C, side, side).
     """
     height, width = features.shape[2:]
     down = cell_weights(boxes[..., 1], boxes[..., 3], side, height)  # (B, R, side, H)
@@ -227,17 +232,17 @@ def crop_features(features: Tensor, boxes: Tensor, side: int) -> Tensor:
     # (B, R, side, side, H, W)
     weights = down[:, :, :, None, :, None] * across[:, :, None, :, None, :]
     weights = weights.flatten(4).flatten(1, 3)  # (B, R side^2, H W)
-    # Not with the features transposed: torch 2.15's batch norm takes their gradient wrong for one
-    # face on a CPU.
+    # The features are the first factor: after a product with transposed features, the batch norm of
+    # torch 2.15 computes a wrong gradient for one face on a CPU.
     crops = features.flatten(2) @ weights.mT  # (B, C, R side^2)
     crops = crops.view(*features.shape[:2], boxes.shape[1], side, side)
     return crops.transpose(1, 2).flatten(0, 1)
 
 
 def cell_weights(start: Tensor, stop: Tensor, side: int, cells: int) -> Tensor:
-    """Returns the weights (B, R, side, cells) of the cells of a map in the cells of crops.
+    """Returns the weight (B, R, side, cells) of each cell of a map in each cell of a crop.
 
-    This is along one axis: boxes are from `start` to `stop` (B, R), in cells of the map.
+    The weights are for one axis: boxes extend from `start` to `stop` (B, R), in cells of the map.
     """
     steps = (torch.arange(2 * side, device=start.device, dtype=start.dtype) + 0.5) / (2 * side)
     points = start[..., None] + (stop - start)[..., None] * steps - 0.5  # (B, R, 2 side)

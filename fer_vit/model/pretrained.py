@@ -10,24 +10,23 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.pickles import UnsafeError, load_tensors
 
-# Where timm looks for the weights in a checkpoint, in this order.
+# The keys under which timm looks for weights in a checkpoint, in this order.
 WEIGHT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
 
 OPTION = "(`--model.network.pretrained`)"
 
 
 def read_weights(file: str) -> dict[str, Tensor]:
-    """Reads weights by name from a safetensors file, or one of `torch.save` (see `pickles`).
+    """Reads weights by name from a safetensors file, or a file of `torch.save` (see `pickles`).
 
-    Raises FerVitError when there is no file, it does what no checkpoint needs, or it has no
-    weights.
+    Raises FerVitError when there is no file, the file is not safe to read, or it has no weights.
     """
     path = Path(file)
     if not path.is_file():
         raise FerVitError(f"Expected a state dict at {file} {OPTION}, but there is none.")
     try:
         content = load_file(path) if path.suffix == ".safetensors" else load_tensors(path)
-    except Exception as error:  # both raise many types for files of another kind
+    except Exception as error:  # both readers raise many types for files of another format
         reason = f" ({error})" if isinstance(error, UnsafeError) else ""
         raise FerVitError(
             f"{file} {OPTION} cannot be read safely{reason}. Save its state dict with `torch.save` "

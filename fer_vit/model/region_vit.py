@@ -1,7 +1,7 @@
 """RegionViT: a vision transformer over patch tokens and tokens of regions around landmarks.
 
-Encoder, class and register tokens, patch positions and classifier are timm's, see `backbone`. Only
-these two files use timm's private names.
+Encoder, class and register tokens, patch positions and classifier are timm's (see `backbone`). Only
+this file and `backbone` use timm's private names.
 
 B images, S crop size, N patches, R regions of k x k tokens, T = prefix + N + R k^2 tokens, D width,
 C classes.
@@ -42,21 +42,27 @@ class Parts(NamedTuple):
     vit: VisionTransformer  # encoder, patch embedding, prefix tokens, classifier
     normalize: Normalize
     region_embed: RegionEmbed | None  # None: no region tokens
-    pool: nn.Module  # from encoded tokens to what is classified
+    pool: nn.Module  # the pooling of encoded tokens into the vectors that are classified
     heads: nn.ModuleDict  # further heads by name
-    layout: TokenLayout  # of the encoder's input
-    patch_size: int  # side in crop pixels
+    layout: TokenLayout  # the order of the tokens in the encoder's input
+    patch_size: int  # the side of a patch in crop pixels
 
 
 class RegionViT(nn.Module):
-    """Vision transformer over patch and region tokens, with the settings of its file.
+    """Vision transformer over patch and region tokens; `build_model` creates one.
 
-    `build_model` creates it.
+    Attributes:
+        config: The architecture.
+        settings: The settings that prediction needs besides the network.
+        offset: What the logit adjustment adds to the logits (C,). None: nothing.
+        changed_offset: What replaces `offset` under another prior (see `change_prior`). None:
+            nothing.
+        centres: The centres of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels.
     """
 
-    offset: Tensor | None  # added to the logits (C,): their adjustment; None: nothing
-    changed_offset: Tensor | None  # replaces `offset` under another prior; see `change_prior`
-    centres: Tensor  # of prefix and patch tokens (prefix + N, 2), (x, y) in crop pixels
+    offset: Tensor | None
+    changed_offset: Tensor | None
+    centres: Tensor
 
     def __init__(self, config: RegionViTConfig, settings: ModelSettings, parts: Parts) -> None:
         super().__init__()
@@ -73,17 +79,17 @@ class RegionViT(nn.Module):
         self.layout = parts.layout
         self.patch_size = parts.patch_size
 
-        # computes the mask or distances of tokens
+        # the function that computes the mask or the squared distances of pairs of tokens
         self.pairs = ATTENTION[config.attention].pairs
-        # patches at first, then after each block
+        # the number of patches in the input of each block, then in the output of the last block
         rates = config.keep_rate or [1.0] * len(self.vit.blocks)
         self.num_kept = [self.layout.num_patches]
         for rate in rates:
-            # a floating-point error is not a patch
+            # - 1e-9: a rounding error of the product must not keep one more patch
             self.num_kept.append(math.ceil(self.num_kept[-1] * rate - 1e-9))
-        # Hard attention masks patches instead of removing them, for callers that want T tokens in
-        # every block: slower; equal up to rounding (in bfloat16, near-ties may be ranked
-        # differently).
+        # If True, hard attention masks patches instead of removing them, for callers that need T
+        # tokens in each block. Masking is slower. The outputs are equal up to rounding errors,
+        # which in bfloat16 may change the order of almost equal scores.
         self.drop_by_mask = False
 
         middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
@@ -92,19 +98,19 @@ class RegionViT(nn.Module):
 
     @property
     def patch_origin(self) -> float:
-        """The left and upper edge of the grid of patches in crop pixels."""
+        """The left edge, and equally the upper edge, of the grid of patches in crop pixels."""
         return find_origin(self.config, self.patch_size)
 
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Reads faces with every head.
+        """Computes the raw outputs of all heads.
 
         Args:
             image: Face crops (B, 3, S, S), RGB in [0, 1].
             boxes: Region boxes (B, R, 4), xyxy in crop pixels, in the order of `config.regions`.
-                None: all missing.
-            valid: Which regions are present (B, R). None: all that `boxes` gives.
+                None: all regions are missing.
+            valid: Which regions are present (B, R). None: all regions, if there are `boxes`.
 
         Returns:
             Raw outputs by the name of the head: logits (B, C) of `expression`, if the model has
@@ -121,7 +127,7 @@ class RegionViT(nn.Module):
         return self.classify(self.pool_features(image, boxes, valid))
 
     def outputs_by_head(self, tokens: Tokens) -> dict[str, Tensor]:
-        """Returns the raw outputs of encoded tokens by the name of the head, as `forward` does."""
+        """Computes the raw outputs of all heads from encoded tokens; returns as `forward`."""
         outputs = {name: head(tokens) for name, head in self.heads.items()}
         if self.settings.labels:
             outputs = {EXPRESSION: self.forward_head(tokens)} | outputs
@@ -130,7 +136,7 @@ class RegionViT(nn.Module):
     def tokenize(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tokens:
-        """Embeds faces; arguments as for `forward`. This is `embed`, then `place`."""
+        """Embeds faces as tokens: `embed`, then `place`; arguments as for `forward`."""
         boxes, valid = self.fill_regions(image, boxes, valid)  # (B, R, 4), (B, R)
         patches, regions = self.embed(image, boxes, valid)  # (B, N, D), (B, R k^2, D)
         return self.place(patches, regions, boxes, valid)
@@ -138,7 +144,8 @@ class RegionViT(nn.Module):
     def embed(self, image: Tensor, boxes: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Embeds the contents of patches and regions, without positions.
 
-        Boxes and `valid` are of `fill_regions`. -> (B, N, D), (B, R k^2, D)
+        Boxes and `valid` are as `fill_regions` returns them. Returns patch tokens (B, N, D) and
+        region tokens (B, R k^2, D); (B, 0, D) for a model without region tokens.
         """
         patches, source = self.embed_patches(self.normalize(image))  # (B, N, D), (B, C', H, W)
         if self.region_embed is None:
@@ -146,7 +153,10 @@ class RegionViT(nn.Module):
         return patches, self.region_embed(source, boxes, valid)
 
     def place(self, patches: Tensor, regions: Tensor, boxes: Tensor, valid: Tensor) -> Tokens:
-        """Adds prefix tokens and positions to what `embed` returns; boxes as for `embed`."""
+        """Adds prefix tokens, names of regions and positions to the tokens that `embed` returns.
+
+        Boxes and `valid` are as for `embed`.
+        """
         x, centres = self._place_patches(patches)  # (B, prefix + N, D), (B, prefix + N, 2)
         if self.region_embed is None:
             return Tokens(x=self.vit.norm_pre(x), valid=None, centres=centres)
@@ -170,16 +180,20 @@ class RegionViT(nn.Module):
         )
 
     def _place_patches(self, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds prefix tokens and positions: (B, N, D) -> (B, prefix + N, D), (B, prefix + N, 2)."""
+        """Adds prefix tokens and positions to patch tokens (B, N, D).
+
+        Returns tokens (B, prefix + N, D) and their centres (B, prefix + N, 2), in crop pixels.
+        """
         x = self.vit._pos_embed(patches)
-        if self.vit.pos_embed is None:  # else timm applied dropout
+        if self.vit.pos_embed is None:  # with positions, timm has applied dropout already
             x = self.vit.pos_drop(x)
         return x, self.centres.expand(x.shape[0], -1, -1)
 
     def embed_patches(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a normalised image's patches (B, N, D), and what regions are cut from.
+        """Embeds the patches of normalised images (B, C, S, S).
 
-        That is the image itself, or the stem's features (B, C', 2 S/P, 2 S/P), rounded up.
+        Returns patch tokens (B, N, D), and the source from which regions are cut: the image, or the
+        stem's features (B, C', 2 S/P, 2 S/P), rounded up.
         """
         embed = self.vit.patch_embed
         from_stem = self.config.region_source == "stem"
@@ -195,30 +209,31 @@ class RegionViT(nn.Module):
     def fill_regions(
         self, image: Tensor, boxes: Tensor | None, valid: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Returns boxes (B, R, 4) and which are present (B, R), with defaults for None."""
+        """Returns boxes (B, R, 4), and which regions are present (B, R), with defaults for None.
+
+        Boxes of missing regions are 0.
+        """
         if boxes is None:
             boxes = image.new_zeros(image.shape[0], self.layout.num_regions, 4)
             valid = torch.zeros_like(boxes[..., 0], dtype=torch.bool)
         elif valid is None:
             valid = torch.ones_like(boxes[..., 0], dtype=torch.bool)
-        # The box of a missing region may be anything, even NaN, and NaN times a weight of 0 would
-        # still be NaN.
+        # The box of a missing region may be NaN, and NaN times an attention weight of 0 is NaN.
         return boxes.masked_fill(~valid[..., None], 0.0), valid
 
     def forward_features(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tokens:
-        """Encodes face crops; arguments as for `forward`.
+        """Encodes face crops: `tokenize`, then `encode`; arguments as for `forward`.
 
-        This is `tokenize`, then `encode`. `forward_head` classifies the result, whose `x` is
-        (B, T, D).
+        The `x` of the result is (B, T, D). `forward_head` classifies the result.
         """
         return self.encode(self.tokenize(image, boxes, valid))
 
     def encode(self, tokens: Tokens) -> Tokens:
-        """Encodes the tokens of `tokenize`: the blocks and the norm after them.
+        """Applies the blocks and the final norm to the tokens that `tokenize` returns.
 
-        Missing regions get no attention; with a keep rate fewer patches come out.
+        Missing regions get no attention. With a keep rate, the result has fewer patches.
         """
         pairs = self.pairs(tokens)
         for index, block in enumerate(self.vit.blocks):
@@ -234,18 +249,18 @@ class RegionViT(nn.Module):
     def pool_features(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> Tensor:
-        """Returns what `classify` takes: (B, D), or (B, C, D); arguments as for `forward`."""
+        """Returns the vectors for `classify`: (B, D), or (B, C, D); arguments as for `forward`."""
         tokens = self.tokenize(image, boxes, valid)
         tokens = self.encode(tokens)
         pooled: Tensor = self.pool(tokens).x
         return pooled
 
     def forward_head(self, tokens: Tokens) -> Tensor:
-        """Pools encoded tokens and classifies them. -> (B, C)."""
+        """Pools and classifies encoded tokens; returns logits (B, C)."""
         return self.classify(self.pool(tokens).x)
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """Classifies a vector per face (B, D), or per expression (B, C, D). -> (B, C)."""
+        """Returns logits (B, C) of a vector per face (B, D), or per expression (B, C, D)."""
         pooled = self.vit.head_drop(self.vit.fc_norm(pooled))
         logits: Tensor = self.vit.head(pooled)
         offset = self.offset if self.changed_offset is None else self.changed_offset
@@ -254,11 +269,11 @@ class RegionViT(nn.Module):
         return logits
 
     def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
-        """Adapts the probabilities to other class shares (C,), and to classes `possible` (C,).
+        """Adapts the probabilities to another prior (C,), and to the `possible` classes (C,).
 
-        Other classes get 0. Probabilities are divided by the training prior and multiplied by
-        the new one (Saerens et al. 2002). Each call starts from the trained network. With None and
-        all classes possible, nothing is changed.
+        Classes that are not possible get probability 0. Probabilities are divided by the training
+        prior and multiplied by the new prior (Saerens et al. 2002). Each call starts from the
+        trained network: None, with all classes possible, restores its probabilities.
         """
         if prior is None and all(possible):
             self.changed_offset = None
@@ -273,10 +288,10 @@ class RegionViT(nn.Module):
         self.changed_offset = offset
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
-        """Stores the class shares of training, and subtracts a part of their log from logits.
+        """Sets the prior, and the strength with which its log is subtracted from the logits.
 
-        A prior of `change_prior`, which was computed from the former shares, has no effect any
-        longer.
+        A call of `change_prior` before this has no effect any longer, since its result depends on
+        the former prior.
         """
         self.settings.prior = tuple(prior)
         self.settings.adjustment = adjustment
@@ -284,18 +299,21 @@ class RegionViT(nn.Module):
         self.changed_offset = None
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Calibrated probabilities of logits (B, C), in float32."""
+        """Returns the calibrated probabilities (B, C) of logits (B, C), in float32."""
         return (logits.float() / self.settings.temperature).softmax(-1)
 
     def no_weight_decay(self) -> set[str]:
-        """Patterns of parameters without weight decay, as timm's optimisers expect them."""
+        """Returns patterns of parameters without weight decay, as timm's optimisers expect them."""
         patterns = {"*pos_embed", "*cls_token", "*reg_token", "*name_embed*"}
         label_rows = getattr(self.pool, "label_rows", ())  # an encoder has no pooling
         patterns.update(f"pool.{name}" for name in label_rows)
         return patterns
 
     def group_matcher(self, coarse: bool = False) -> dict[str, object]:
-        """Layers for timm's layer-wise learning rate decay: embeddings, block by block, head."""
+        """Returns the layers for timm's layer-wise learning rate decay, as regular expressions.
+
+        The layers are the embeddings, each block, and the head.
+        """
         return {
             "stem": r"^region_embed|^vit\.(?:cls_token|reg_token|pos_embed|patch_embed|norm_pre)",
             "blocks": [(r"^vit\.blocks\.(\d+)", None), (r"^vit\.(?:norm|fc_norm)", (99999,))],
@@ -303,8 +321,8 @@ class RegionViT(nn.Module):
 
 
 def share_tensors(net: RegionViT) -> RegionViT:
-    """Returns a copy of a network with the same parameters and buffers in memory."""
-    # The copy shares what is in the memo.
+    """Returns a copy of a network that shares parameters and buffers with the network."""
+    # `deepcopy` does not copy the objects in its memo
     shared: dict[int, Any] = {}
     for tensor in chain(net.parameters(), net.buffers()):
         shared[id(tensor)] = tensor
@@ -312,7 +330,7 @@ def share_tensors(net: RegionViT) -> RegionViT:
 
 
 def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
-    """Returns what an adjustment by class shares (C,) adds to logits (C,); None: nothing.
+    """Returns what a logit adjustment by a prior (C,) adds to logits (C,); None for strength 0.
 
     Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021).
     """
@@ -328,9 +346,10 @@ def build_model(
 
     Args:
         config: The architecture.
-        labels: The C expressions in the order of the logits; none: an encoder without classifier.
-        initialize: Whether timm draws weights for its blocks; not needed for weights of a file.
-        **settings: Other arguments of `ModelSettings`.
+        labels: The C expressions in the order of the logits. Empty: an encoder without classifier.
+        initialize: Whether timm draws random weights for the blocks. A network that gets its
+            weights from a file needs none.
+        **settings: Further arguments of `ModelSettings`.
 
     Raises:
         FerVitError: As for `create_backbone`.
@@ -341,9 +360,9 @@ def build_model(
 def build_from_parts(
     config: RegionViTConfig, settings: ModelSettings, initialize: bool = True
 ) -> RegionViT:
-    """Builds the parts of a RegionViT, and the network of them; arguments as for `build_model`.
+    """Builds a RegionViT from a configuration and settings; arguments as for `build_model`.
 
-    The network has a copy of `settings`, which it changes, for example in `adjust`.
+    The network has a copy of `settings`: methods such as `adjust` change them.
     """
     settings = deepcopy(settings)
     num_classes = len(settings.labels)
@@ -357,7 +376,7 @@ def build_from_parts(
     if config.pos_embed not in ("learn", "none"):
         fix_positions(vit, config)
 
-    # regions copy the patch embedding, so they are created before it is removed
+    # `RegionEmbed` copies the patch embedding, which `remove_patches` removes below
     regions = () if config.tokens == "patch" else config.regions
     region_embed = RegionEmbed(config, vit) if regions else None
     patch_size = int(vit.patch_embed.patch_size[0])

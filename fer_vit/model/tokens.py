@@ -12,15 +12,15 @@ from torch import Tensor
 
 
 class Tokens(NamedTuple):
-    """Input of the encoder. Class and register tokens lie in the middle of the crop."""
+    """Tokens in the encoder. The centre of class and register tokens is the middle of the crop."""
 
-    x: Tensor  # embeddings with their positions (B, T, D)
-    # False for the tokens of missing regions (B, T); None: the model has no region tokens
+    x: Tensor  # (B, T, D), embeddings, with position embeddings added
+    # (B, T), False for the tokens of missing regions; None: all tokens are present
     valid: Tensor | None
     centres: Tensor  # (B, T, 2), (x, y) in crop pixels
 
     def present(self) -> Tensor:
-        """Returns a new mask of the tokens that are not of missing regions (B, T)."""
+        """Returns a new mask (B, T) of the tokens that are present."""
         if self.valid is None:
             return self.x.new_ones(self.x.shape[:2], dtype=torch.bool)
         return self.valid.clone()
@@ -30,19 +30,19 @@ class Tokens(NamedTuple):
 class TokenLayout:
     """Order of the tokens: prefix tokens, patches row by row, regions with k x k tokens each."""
 
-    num_prefix: int  # class and register tokens; the class token, if there is one, comes first
+    num_prefix: int  # how many class and register tokens; a class token comes first
     grid: tuple[int, int]  # rows and columns of patches; (0, 0) without patch tokens
     num_regions: int  # 0 without region tokens
     region_grid: int  # k
 
     @property
     def num_patches(self) -> int:
-        """N."""
+        """The number of patches N."""
         return self.grid[0] * self.grid[1]
 
     @property
     def tokens_per_region(self) -> int:
-        """k^2."""
+        """The number of tokens k^2 of a region."""
         return self.region_grid**2
 
     @property
@@ -57,11 +57,11 @@ class TokenLayout:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """The number of tokens T."""
         return self.num_prefix + self.num_patches + self.num_regions * self.tokens_per_region
 
     def patch_map(self, scores: Tensor) -> Tensor:
-        """Lays the scores of the patches out as a map: (..., T) -> (..., rows, columns)."""
+        """Arranges the scores of the patches as a map: (..., T) -> (..., rows, columns)."""
         rows, columns = self.grid
         return scores[..., self.patches].reshape(*scores.shape[:-1], rows, columns)
 
@@ -71,16 +71,16 @@ def keep_patches(
 ) -> Tokens:
     """Hard attention: keeps the patches with the highest scores, in their original order.
 
-    Prefix tokens and regions always stay. Liang et al., "Not All Patches Are What You Need:
-    Expediting Vision Transformers via Token Reorganizations" (ICLR 2022), without their fused
-    token.
+    Prefix and region tokens always stay. Liang et al., "Not All Patches Are What You Need:
+    Expediting Vision Transformers via Token Reorganizations" (ICLR 2022), without the fused token
+    of that paper.
 
     Args:
         tokens: The T' tokens that earlier blocks have left.
-        scores: Their scores (B, T').
+        scores: The scores (B, T') of these tokens.
         layout: The order of all T tokens.
         num_patches: How many patches are kept.
-        by_mask: Whether the other patches are masked instead of removed.
+        by_mask: Whether all other patches are masked instead of removed.
     """
     stop = tokens.x.shape[1] - layout.num_regions * layout.tokens_per_region
     patches = slice(layout.num_prefix, stop)
@@ -98,7 +98,7 @@ def keep_patches(
     index = torch.cat([indices[:, : layout.num_prefix], best, indices[:, stop:]], dim=1)
 
     def take(values: Tensor) -> Tensor:  # (B, T', ...) -> (B, prefix + num_patches + R k^2, ...)
-        # `take_along_dim` would export a fixed B
+        # with `take_along_dim`, an exported model would have a fixed B
         return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
     kept_valid = None if tokens.valid is None else tokens.valid.gather(1, index)
@@ -108,8 +108,8 @@ def keep_patches(
 def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
     """Hides all tokens of random regions, as for missing regions.
 
-    A face is chosen with probability `rate` and loses a share of its regions, uniform from none to
-    all: a model that never saw a face without regions would fail where none are visible.
+    A face is chosen with probability `rate`, and loses a share of its regions. The share is uniform
+    in [0, 1]: a model that was never trained on faces without regions would fail for them.
     """
     if tokens.valid is None:
         return tokens
@@ -124,7 +124,7 @@ def drop_regions(tokens: Tokens, layout: TokenLayout, rate: float) -> Tokens:
 
 
 def patch_centres(grid: tuple[int, int]) -> Tensor:
-    """Returns the centres of a patch grid's cells in units of a patch, row by row: (N, 2)."""
+    """Returns the centres (N, 2) of a grid of patches, (x, y) in units of a patch, row by row."""
     rows, columns = grid
     y = torch.arange(rows) + 0.5
     x = torch.arange(columns) + 0.5
@@ -132,9 +132,9 @@ def patch_centres(grid: tuple[int, int]) -> Tensor:
 
 
 def token_centres(boxes: Tensor, grid: int) -> Tensor:
-    """Returns the centres (..., grid^2, 2) of a box's tokens in pixels, row by row.
+    """Returns the centres (..., grid^2, 2) of the tokens of boxes, (x, y) in pixels, row by row.
 
-    Boxes (..., 4) are xyxy in pixels and have grid x grid tokens.
+    Boxes (..., 4) are xyxy in pixels, and have grid x grid tokens each.
     """
     fractions = patch_centres((grid, grid)).to(boxes) / grid  # (grid^2, 2), (x, y)
     corner = boxes[..., None, :2]
@@ -143,16 +143,19 @@ def token_centres(boxes: Tensor, grid: int) -> Tensor:
 
 
 def sincos_1d(position: Tensor, dim: int) -> Tensor:
-    """Sinusoidal encoding (..., D), D even, of positions in units of a token (Vaswani 2017)."""
+    """Encodes positions (...), in units of a token, by sines and cosines (Vaswani et al. 2017).
+
+    Returns (..., D), with sines and cosines alternating. D is even.
+    """
     steps = torch.arange(0, dim, 2, device=position.device)
     angles = position.float()[..., None] * 10000.0 ** (-steps / dim)  # (..., D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def sincos_2d(centres: Tensor, dim: int, patch_size: float) -> Tensor:
-    """Sinusoidal encoding (..., D) of points (..., 2), (x, y) in pixels, in units of a patch.
+    """Encodes points (..., 2), (x, y) in pixels, with a patch as the unit of length.
 
-    D is a multiple of 4.
+    Returns (..., D): the sines of x, the cosines of x, then the same of y. D is a multiple of 4.
     """
     code = sincos_1d(centres / patch_size, dim // 2)  # (..., 2, D/2), sines and cosines alternating
     return torch.cat([code[..., ::2], code[..., 1::2]], dim=-1).flatten(-2)
