@@ -1,4 +1,4 @@
-"""A copy of a video in which the faces are marked."""
+"""Writes a copy of a video with marked faces."""
 
 import logging
 import math
@@ -26,19 +26,19 @@ from fer_vit.report.draw import Marked, draw_faces
 
 LOGGER = logging.getLogger("fer_vit")
 
-# Encoders, the best first: H.264 plays everywhere, but FFmpeg may not contain it.
+# Encoders from best to worst: H.264 plays everywhere, but FFmpeg may not contain it.
 CODECS = ("libx264", "libopenh264", "mpeg4")
-# Seconds of the finest unit of time in MPEG-4; times of frames at the usual rates are multiples.
+# The finest unit of time in MPEG-4, in seconds. Times of frames at the usual rates are multiples.
 TICK = Fraction(1, 60000)
-LAST_TICK = 2**62  # beyond it, arithmetic on times fails in FFmpeg
-BEFORE_ALL = -(2**63)  # ticks of a time before all others, in any unit
+LAST_TICK = 2**62  # largest time in ticks: beyond, FFmpeg's arithmetic fails
+BEFORE_ALL = -(2**63)  # a time before all other times, in any unit
 
-# No frames wait in the encoder: by default, x264 holds up to 60, which take 160 bytes a pixel.
+# The encoder holds no frames. By default, x264 holds up to 60 frames, with 160 bytes a pixel.
 X264 = {"tune": "zerolatency", "refs": "1"}
 
 # Pixels of a frame of the copy that most players show; larger frames are reduced.
 MAX_COPY_PIXELS = 4096 * 2304
-# Seconds of sound before the first frame that are kept, because decoders may need them.
+# Seconds of sound that are kept before the first frame, because decoders may need them.
 PRIMING = 0.1
 # With other settings, colours become darker by up to 3 levels.
 EXACT_COLOURS = Interpolation.BILINEAR | Interpolation.ACCURATE_RND
@@ -52,9 +52,9 @@ def annotate_video(
     options: PhotoOptions,
     overwrite: bool = True,
 ) -> None:
-    """Writes a copy of the frames of a video that `options` selects, each with its marked faces.
+    """Writes a copy of a video: the frames that `options` selects, with marked faces.
 
-    Frames keep their times; a video whose first time is negative is shifted to 0. Sound is copied
+    Frames keep their times; a video with a negative first time is shifted to 0. Sound is copied
     if MP4 can contain it. Raises FerVitError when the copy cannot be written; no file is left.
     """
     frames = read_frames(source, options.every, options.fps, options.start, options.end)
@@ -74,14 +74,14 @@ def annotate_video(
         ):
             file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
-            # Marks come first: a damaged end, where reading raises an error, has none.
+            # `marks` is first in `zip`, so that a damaged end without marks is not read.
             marked_frames = zip(marks, chain([first], frames), strict=False)
             pictures = _encode_frames(video, marked_frames)
             sound = _copy_sound(file, container, begin, end)
             for packet in merge(pictures, sound, key=_time):
                 file.mux(packet)
             sounds = _sound_in_words(bool(container.streams.audio), bool(file.streams.audio))
-    # `open_video` raises it for errors of FFmpeg, of the output as well
+    # `open_video` raises an ImageError for each FFmpeg error in its block, also of the output
     except ImageError as error:
         raise FerVitError(f"Cannot write {output}, a copy of {source} ({error}).") from error
     height, width = copy_size(first.image)
@@ -91,7 +91,7 @@ def annotate_video(
 
 
 def _sound_in_words(of_source: bool, of_copy: bool) -> str:
-    """Returns in words what became of the sound, given whether a video and its copy have any."""
+    """Describes the sound of a copy, given whether the video and the copy have sound."""
     if of_copy:
         return "with its sound"
     if of_source:
@@ -118,12 +118,12 @@ def _add_video(
 
     usual = 1 if height >= HD else 6  # BT.709 and BT.601 (ITU-T H.273)
     tags = source.codec_context
-    is_hdr = tags.color_trc in (PQ, HLG)  # its frames were converted
+    is_hdr = tags.color_trc in (PQ, HLG)  # the frames were converted to SDR
     codec.colorspace = usual
     codec.color_primaries = usual
     codec.color_trc = usual
     codec.color_range = ColorRange.MPEG
-    # Players convert primaries as well; these do not change when a face is drawn.
+    # Primaries and transfer of SDR are copied: drawing faces does not change them.
     if not is_hdr and tags.color_primaries != UNTAGGED:
         codec.color_primaries = tags.color_primaries
     if not is_hdr and tags.color_trc != UNTAGGED:
@@ -136,7 +136,7 @@ def copy_size(image: Image) -> tuple[int, int]:
 
     The colours of H.264 and MPEG-4 (yuv420p) need even sides: an odd side gets one more pixel, so
     that none is lost. A frame with more than `MAX_COPY_PIXELS` pixels is reduced, and odd sides
-    lose a pixel, so that it stays below them.
+    lose a pixel, so that the limit holds.
     """
     height, width = image.shape[:2]
     scale = math.sqrt(MAX_COPY_PIXELS / (height * width))
@@ -165,9 +165,9 @@ def _encode_frames(
             dst_color_range="MPEG",
             interpolation=EXACT_COLOURS,
         )
-        ticks = max(round(seconds / TICK), ticks + 1)  # times rise
+        ticks = max(round(seconds / TICK), ticks + 1)  # times must rise
         if ticks > LAST_TICK:
-            raise ImageError(f"MP4 cannot contain its time of {seconds:.3g} s")
+            raise ImageError(f"MP4 cannot contain a frame at {seconds:.3g} s")
         frame.pts = ticks
         frame.time_base = TICK
         yield from video.encode(frame)
@@ -213,13 +213,13 @@ def _copy_sound(
     if audio is None:
         return
     stream = file.add_stream_from_template(audio)
-    last = BEFORE_ALL  # the time of the packet before, in its unit
-    length = 0  # of the packet before
-    shift = 0  # added to the times of a file that was joined to the one before
+    last = BEFORE_ALL  # time of the previous packet, in the unit of packets
+    length = 0  # duration of the previous packet
+    shift = 0  # added to the times after a joint, where files were joined
     for packet in source.demux(audio):
         if packet.dts is None:
             continue
-        if packet.dts + shift <= last:  # times begin again where files were joined
+        if packet.dts + shift <= last:  # times begin again after a joint
             shift = last + length - packet.dts
         last = packet.dts + shift
         length = packet.duration or 1

@@ -23,7 +23,7 @@ LAPLACIAN_ERROR = 8
 
 
 def pose_source(outputs: Sequence[str]) -> str:
-    """Returns what the angles of a pose are from, given the outputs of a model's further heads."""
+    """Returns the source of a pose's angles, given the outputs of a model's further heads."""
     of_head = [name for name in Pose._fields if name in outputs]
     of_landmarks = [name for name in Pose._fields if name not in outputs]
     if not of_landmarks:
@@ -34,9 +34,9 @@ def pose_source(outputs: Sequence[str]) -> str:
 
 
 def head_angles(faces: Faces) -> Array:
-    """Returns yaw, pitch and roll (N, 3) in degrees: of the head `pose`, or else of the landmarks.
+    """Returns yaw, pitch and roll (N, 3) in degrees, from the head `pose` or else the landmarks.
 
-    NaN without both.
+    Angles are NaN without both.
     """
     angles = np.full((len(faces), len(Pose._fields)), np.nan)
     by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
@@ -55,10 +55,10 @@ def head_angles(faces: Faces) -> Array:
 def measure_blur(crops: Tensor) -> Tensor:
     """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
 
-    The fourth root of the variance of grey levels over the variance of their Laplacian
-    (Pech-Pacheco et al. 2000): a length that does not depend on contrast. In a crop of one colour,
+    Blur is the fourth root of the variance of grey levels over the variance of their Laplacian
+    (Pech-Pacheco et al. 2000), a length that does not depend on contrast. In a crop of one colour,
     the variance of the Laplacian is the rounding of floating-point numbers, and the blur is NaN. A
-    gradient of 8 bits has a number: its steps are edges, as weak as in a dark, blurred face.
+    gradient of 8 bits has a finite blur: its steps are edges, as weak as in a dark, blurred face.
     """
     grey = F.interpolate(
         crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True
@@ -72,7 +72,7 @@ def measure_blur(crops: Tensor) -> Tensor:
 
 
 def regions_in_photo(faces: Faces) -> Mask:
-    """Returns which visible regions have their centre in the photo (N, R)."""
+    """Returns whether each region (N, R) is visible and has its centre in the photo."""
     in_photo = faces.visible.copy()
     for row, to_crop in enumerate(faces.to_crop):
         boxes = faces.boxes[row]  # (R, 4)

@@ -1,4 +1,4 @@
-"""Whether the file of a video is complete: the size in its header, and the blocks of a GIF.
+"""Checks that the file of a video is complete, by the size in its header or the blocks of a GIF.
 
 FFmpeg raises no error for a file that was cut off.
 """
@@ -18,7 +18,7 @@ GIF_TRAILER = b";"
 
 
 def missing_bytes(path: Path, format_name: str) -> int:
-    """Returns how many bytes a file lacks of the size in its header; 0 if the header has none."""
+    """Returns how many bytes are missing in a file, by the size in its header; 0 without a size."""
     if format_name not in CLAIMED_SIZES:
         return 0
     with path.open("rb") as file:
@@ -29,7 +29,7 @@ def missing_bytes(path: Path, format_name: str) -> int:
 
 def _matroska_size(head: bytes) -> int:
     """Returns the size of a Matroska or WebM file by its header (RFC 9559); 0 if it is unknown."""
-    header_size, header_start = _ebml_size(head, 4)  # after its four bytes of identifier
+    header_size, header_start = _ebml_size(head, 4)  # after the four bytes of its identifier
     segment = header_start + header_size
     if head[segment : segment + 4] != b"\x18\x53\x80\x67":
         return 0
@@ -38,12 +38,12 @@ def _matroska_size(head: bytes) -> int:
 
 
 def _ebml_size(head: bytes, offset: int) -> tuple[int, int]:
-    """Reads the size of an element at an offset (RFC 8794); its contents follow.
+    """Reads the size of an element (RFC 8794) at an offset.
 
-    Returns the size in bytes, 0 if it is unknown, and the offset of the contents.
+    Returns the size in bytes, 0 if it is unknown, and the offset of the contents that follow.
     """
-    width = 9 - head[offset].bit_length()  # bytes of the number
-    unknown_size = (1 << 7 * width) - 1  # all bits of the number
+    width = 9 - head[offset].bit_length()  # bytes of the size
+    unknown_size = (1 << 7 * width) - 1  # all bits of the size are 1
     size = int.from_bytes(head[offset : offset + width], "big") & unknown_size
     if size == unknown_size:
         size = 0
@@ -61,14 +61,15 @@ def _asf_size(head: bytes) -> int:
 
 
 def _avi_size(head: bytes) -> int:
-    """Returns the size of an AVI, or its first part, by its header; 0 if it is unknown."""
+    """Returns the size of an AVI, or of its first part, by its header; 0 if it is unknown."""
     (size,) = unpack_from("<I", head, 4)
     if size in (0, 2**32 - 1):
         return 0
     return 8 + int(size)
 
 
-# Functions from the first bytes of a file, padded with zeros, to its size; 0 if it is unknown.
+# By container, the function that reads the size of a file from its header; 0 if it is unknown.
+# The argument is the first bytes of the file, padded with zeros.
 CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
     "matroska,webm": _matroska_size,
     "asf": _asf_size,
@@ -77,7 +78,7 @@ CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
 
 
 def count_gif(path: Path) -> int:
-    """Returns the frames of a GIF, of which FFmpeg reads those with a delay; 0 if it is damaged."""
+    """Returns the number of frames of a GIF, with or without a delay; 0 for a damaged GIF."""
     with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
         return int(getattr(image, "n_frames", 1))
     return 0
@@ -105,7 +106,7 @@ def gif_is_complete(path: Path) -> bool:
 
 
 def _palette_bytes(flags: int) -> int:
-    """Returns the bytes of the palette that follows a block of a GIF with these flags."""
+    """Returns the number of bytes of the palette after a block of a GIF with these flags."""
     if not flags & 0x80:
         return 0
     colours = 2 << (flags & 7)

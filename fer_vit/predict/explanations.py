@@ -1,4 +1,4 @@
-"""What drives predictions: attributions of faces, and their pictures."""
+"""Explanations of predictions: attributions of faces, and their pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Explanations:
         faces: The faces, with the labels that they had when they were predicted.
         labels: The C expressions.
         regions: The names of R regions.
-        probabilities: Of C expressions (N, C).
-        scores: Of every token (N, T), negative against the prediction.
-        heat: Of every pixel of the crop (N, S, S).
-        shares: Of every region (N, R), 0 for a missing one. The absolute values of scores, heat and
-            shares sum to 1 for each face, or to 0 where all are 0.
+        probabilities: The probability of each expression (N, C).
+        scores: The score of each token (N, T); negative scores are against the prediction.
+        heat: The score of each pixel of the crop (N, S, S).
+        shares: The share of each region (N, R), 0 for a missing region. For each face, the absolute
+            values of scores, of heat and of shares sum to 1, or to 0 if all are 0.
     """
 
     faces: Sequence[Face]
@@ -44,18 +44,18 @@ class Explanations:
         """Draws a face with the heat map of its prediction and the largest shares of regions.
 
         Args:
-            index: Of the face.
+            index: The index of the face.
             file: Where to save the picture (.svg, .pdf or .png).
 
         Raises:
-            ImageError: Its photo can no longer be read.
-            FerVitError: The file has another ending.
+            ImageError: The photo of the face can no longer be read.
+            FerVitError: The file has another suffix.
         """
         from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
         from fer_vit.report.faces import Attributed
 
         face = self.faces[index]
-        # Another model may have predicted the face.
+        # `face.label` may be the prediction of another model.
         label = int(self.probabilities[index].argmax())
         heat = average_heat(self.heat[index])  # (rows, columns)
         attributed = Attributed(

@@ -38,14 +38,14 @@ except ModuleNotFoundError as missing:
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
     ) from missing
 
-# Containers that are read, with any suffix. Others, such as playlists, may name files and addresses
-# to open.
+# Containers that are read, with any suffix. Other containers, such as playlists, may name further
+# files and addresses to open.
 CONTAINERS = (
     "mov,mp4,matroska,webm,avi,gif,mpeg,mpegts,flv,asf,ogg,dv,mxf,wtv,"
     "h264,hevc,m4v,mpegvideo,mjpeg,yuv4mpegpipe,ivf"
 )
 
-# Containers by the suffix of files whose contents look like a single picture.
+# Containers by suffix, for files with contents that look like a single picture.
 BY_SUFFIX = {".mjpeg": "mjpeg", ".mjpg": "mjpeg"}
 
 LIVE_CONTAINERS = "rtsp,hls,mpjpeg"  # further formats for addresses
@@ -53,21 +53,23 @@ LIVE_CONTAINERS = "rtsp,hls,mpjpeg"  # further formats for addresses
 # Protocols for addresses, without `file`, because playlists could name files.
 PROTOCOLS = "http,https,rtmp,rtp,rtsp,tcp,tls,udp"
 
-STREAM_PATIENCE = 8.0  # seconds without data after which an address counts as lost
+STREAM_TIMEOUT = 8.0  # seconds without data after which an address counts as lost
 NO_VIDEO = "no video in the file"
 NO_FRAME = "no frame in the video"
 NO_FRAME_CHOSEN = "no frame between start and end"
 WRONG_PICTURES = "frames may show wrong pictures"
-MAX_FRAME_PIXELS = 36_000_000  # of a frame; 8K (7680 x 4320) has 33 megapixels
-# of a decoded frame, of which decoders hold up to 17; 8K with 10 bits has 100 MB
+MAX_FRAME_PIXELS = 36_000_000  # 8K (7680 x 4320) has 33 megapixels
+# Most bytes of a decoded frame; 8K with 10 bits has 100 MB. Decoders hold up to 17 frames.
 MAX_FRAME_BYTES = 108_000_000
 
-# Formats in whose headers some programs write the time of the end, and others the length.
+# Formats with headers in which some programs write the time of the end, and others the length.
 ABSOLUTE_TIMES = frozenset(("matroska,webm", "asf"))
 
-HD = 720  # lines from which players assume BT.709 for a video without colour tags, and BT.601 below
+# Number of lines from which players assume BT.709 for a video without colour tags; below, they
+# assume BT.601.
+HD = 720
 UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
-DEEP_BITS = 16  # bits of a format of which infrared and depth cameras use 10 to 14
+DEEP_BITS = 16  # bits of a deep format; infrared and depth cameras use 10 to 14 of them
 MAX_SWAPPED = 4  # frames by which guessed times may be out of order
 
 
@@ -75,26 +77,28 @@ class Frame(NamedTuple):
     """A frame of a video."""
 
     image: Image  # upright RGB uint8 (H, W, 3) of square pixels
-    number: int  # from the first frame, 0
+    number: int  # 0 is the first frame
     seconds: float
 
 
 def read_frames(
     path: Path,
     every: int = 1,  # yield every n-th frame
-    fps: float | None = None,  # yield at most this many frames per second, evenly by their times
+    fps: float | None = None,  # yield at most this many frames per second, at regular times
     start: float = 0.0,  # seconds after the first frame
     end: float = math.inf,
-    only: Container[int] | None = None,  # indices of frames
+    only: Container[int] | None = None,  # yield only frames with these numbers
 ) -> Iterator[Frame]:
-    """Yields frames of a video in display order; their indices do not depend on the selection.
+    """Yields frames of a video in display order; their numbers do not depend on the selection.
 
-    Raises ImageError when the video cannot be read; or not to its end, after the readable frames.
+    Raises ImageError when the video cannot be read. If it cannot be read to its end, the error
+    comes after the readable frames.
     """
     begin: float | None = None  # the time of the first frame
-    first_index: int | None = None  # of the first frame after `start`
+    first_index: int | None = None  # index of the first frame after `start`
     first_seconds = 0.0
-    last_slot: int | None = None  # a slot is `every` frames, or 1 / `fps` seconds, for one frame
+    # One frame is yielded from each slot: a slot is `every` frames, or 1 / `fps` seconds.
+    last_slot: int | None = None
 
     with open_video(path) as (container, stream):
         decoder = _Decoder(container, stream)
@@ -126,17 +130,17 @@ def read_frames(
 
 
 def start_of(path: Path) -> float:
-    """Returns when a video starts in seconds, with its sound; 0 if it cannot be read."""
+    """Returns when a video or its sound starts, in seconds; 0 if the video cannot be read."""
     with suppress(ImageError), open_video(path) as (container, _):
         return (container.start_time or 0) / av.time_base
     return 0.0
 
 
 def count_pixels(path: Path, end: float, max_pixels: int) -> int:
-    """Returns the pixels of all frames together, up to `end` seconds after the first one.
+    """Returns the number of pixels of all frames together, up to `end` seconds after the first.
 
-    Counting stops beyond `max_pixels`. Only key frames are decoded: they can have another size than
-    the frames before. 0 if the video cannot be read.
+    The number is 0 if the video cannot be read. Counting stops beyond `max_pixels`. Only key frames
+    are decoded, because they can have another size than the frames before.
     """
     pixels = 0
     first: float | None = None
@@ -162,8 +166,8 @@ def count_pixels(path: Path, end: float, max_pixels: int) -> int:
 def play(source: Path | str) -> Iterator[Frame]:
     """Yields the frames of a file (path) or an address (text) in real time.
 
-    A live frame has the seconds since the first one arrived, because times in a stream jump or are
-    guesses. Raises ImageError when the source cannot be read, or live frames ended.
+    Times of live frames count from the arrival of the first frame, because times in a stream jump
+    or are guesses. Raises ImageError when the source cannot be read, or live frames ended.
     """
     with open_video(source) as (container, stream):
         decoder = _Decoder(container, stream)
@@ -189,14 +193,14 @@ def play(source: Path | str) -> Iterator[Frame]:
 
 @dataclass
 class Damage:
-    """How many parts of a video are damaged, by what is wrong with them."""
+    """How many parts of a video are damaged, by the kind of damage."""
 
     missing_bytes: int = 0
     wrong_pictures: int = 0  # frames that FFmpeg decoded with errors
     undecoded_packets: int = 0
     missing_seconds: int = 0  # below 0: the video is longer than in its header
-    undelayed_frames: int = 0  # of a GIF
-    missing_trailers: int = 0  # of a GIF
+    undelayed_frames: int = 0  # frames of a GIF without a delay
+    missing_trailers: int = 0  # 1 for a GIF without its last block
 
     def check(self) -> None:
         """Raises ImageError when a part is damaged."""
@@ -215,7 +219,7 @@ class Damage:
 
 @dataclass
 class _Decoder:
-    """Decodes a stream of a file, and counts what is damaged."""
+    """Decodes a stream of a file, and counts damaged parts."""
 
     file: av.container.InputContainer
     stream: av.VideoStream
@@ -223,7 +227,7 @@ class _Decoder:
 
     def read(self) -> Iterator[av.VideoFrame]:
         """Yields the frames in display order; `damage` is complete after the last one."""
-        end = 0.0  # of the packets of all streams so far, in seconds
+        end = 0.0  # end of the last packet so far, of all streams, in seconds
         num_frames = 0
         for packet in self.file.demux():
             if packet.pts is not None and packet.time_base:
@@ -250,7 +254,7 @@ class _Decoder:
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
-    """Returns when a file ends by its header in seconds; of two readings, the earlier."""
+    """Returns the end of a file by its header, in seconds; the earlier one if there are two."""
     start = (file.start_time or 0) / av.time_base
     length = (file.duration or 0) / av.time_base
     if file.format.name in ABSOLUTE_TIMES:
@@ -261,18 +265,18 @@ def _claimed_end(file: av.container.InputContainer) -> float:
 def _time_frames(
     frames: Iterator[av.VideoFrame], stream: av.VideoStream
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with their seconds, which never fall, and then raises the error of `frames`.
+    """Yields frames with times in seconds that never fall, then raises the error of `frames`.
 
     FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait. A time
-    that is before the last one that was yielded, or more than a few frames beyond the next one, is
-    wrong if the next one continues the times before: it is replaced. If it does not, files were
-    joined or a clock was set back: times continue there.
+    is unusual if it is before the last yielded time, or more than a few frames after the next time.
+    If the next time continues the earlier times, an unusual time is wrong and is replaced. If not,
+    files were joined or a clock was set back: times continue after the newest time.
     """
     waiting = deque[av.VideoFrame]()
-    times: list[float] = []  # a heap
+    times: list[float] = []  # a heap of the times of waiting frames
     newest = -math.inf
     last = -math.inf  # the time that was yielded last
-    offset = 0.0  # added to times after a joint
+    offset = 0.0  # added to the times after a joint
     step = 1 / float(stream.guessed_rate or 25)
     readable = _UntilError(frames)
     for frame, time_in_file, following in _with_next(readable, step):
@@ -300,7 +304,7 @@ def _time_frames(
 
 
 class _UntilError:
-    """Iterates over frames until an error of a damaged file, which is kept in `error`."""
+    """Iterates over frames until a damaged file raises an error, and stores this in `error`."""
 
     def __init__(self, frames: Iterator[av.VideoFrame]) -> None:
         self.frames = frames
@@ -316,9 +320,9 @@ class _UntilError:
 def _with_next(
     frames: Iterable[av.VideoFrame], step: float
 ) -> Iterator[tuple[av.VideoFrame, float, float | None]]:
-    """Yields frames with their times in the file and the times of the next frames, None at the end.
+    """Yields frames with their time in the file and the time of the next frame, None at the end.
 
-    Bare streams have no times: their frames are `step` seconds apart.
+    Frames of bare streams have no times: these are `step` seconds apart.
     """
     before: tuple[av.VideoFrame, float] | None = None
     for number, frame in enumerate(frames):
@@ -332,18 +336,18 @@ def _with_next(
 
 @contextmanager
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
-    """Opens a video (path) or an address (text). Raises ImageError if opening or reading fails."""
+    """Opens a video (path) or address (text). Raises ImageError for FFmpeg errors in the block."""
     if isinstance(source, Path):
         if source.exists() and not source.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
         url = f"file:{os.path.abspath(source)}"
         container_name = BY_SUFFIX.get(source.suffix.lower())
-        patience = None
+        timeout = None
         options = {"format_whitelist": CONTAINERS, "protocol_whitelist": "file"}
     else:
         url = source
         container_name = None
-        patience = STREAM_PATIENCE
+        timeout = STREAM_TIMEOUT
         options = {
             "format_whitelist": f"{CONTAINERS},{LIVE_CONTAINERS}",
             "protocol_whitelist": PROTOCOLS,
@@ -356,25 +360,26 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
             format=container_name,
             options=options,
             metadata_errors="replace",
-            timeout=patience,
+            timeout=timeout,
         ) as container:
             stream = _choose_stream(container.streams.video)
             codec = stream.codec_context
-            if codec is None:  # PyAV's annotations exclude it
+            if codec is None:  # although PyAV's annotations exclude it
                 raise ImageError(UNREADABLE_VIDEO)
             check_frame((stream.width, stream.height), codec.format)
             codec.options = {"max_pixels": str(MAX_FRAME_PIXELS)}
             yield container, stream
-    except ExitError as error:
-        raise ImageError(f"no data for {STREAM_PATIENCE:g} seconds") from error
+    except ExitError as error:  # PyAV raises it at the timeout
+        raise ImageError(f"no data for {STREAM_TIMEOUT:g} seconds") from error
     except FFmpegError as error:
+        # PyAV's errors for invalid data and a cut file, with texts that do not help a user
         unreadable = isinstance(error, ValueError | EOFError)
         reason = UNREADABLE_VIDEO if unreadable else str(error.strerror)
         raise ImageError(reason) from error
 
 
 def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:
-    """Returns the stream that players show: the first marked as default, or else the first."""
+    """Returns the stream that players show: the first default stream, or else the first stream."""
     videos = [stream for stream in streams if not stream.disposition & Disposition.attached_pic]
     if not videos:
         raise ImageError(NO_VIDEO)
@@ -403,8 +408,9 @@ class _Converter:
     """Converts the frames of a stream to upright RGB in SDR with square pixels."""
 
     stream: av.VideoStream
-    orientations: dict[float, int] = field(default_factory=dict)  # by PyAV's angle of a frame
-    bits: int = 8  # most that frames of 16 bits have used so far
+    # EXIF orientations by PyAV's angle of a frame
+    orientations: dict[float, int] = field(default_factory=dict)
+    bits: int = 8  # most bits that deep frames have used so far
 
     def to_rgb(self, frame: av.VideoFrame) -> Image:
         """Returns a frame as RGB uint8 (H, W, 3)."""
@@ -431,8 +437,8 @@ class _Converter:
     def _orientation(self, frame: av.VideoFrame) -> int:
         """Returns the EXIF orientation of a frame.
 
-        The side data of a frame and the frame hold each other, so its pixels stay in memory until
-        Python collects them. It is read once for each angle.
+        The side data of a frame is read only once for each angle: frame and side data refer to each
+        other, so the pixels stay in memory until Python's garbage collection.
         """
         angle = frame.rotation
         if angle not in self.orientations:
@@ -448,8 +454,8 @@ def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
     """Returns the EXIF orientation (1 to 8) nearest to the display matrix (9,) of a frame.
 
     The matrix [a, b, u, c, d, v, x, y, w] maps a pixel (p, q) to (a p + c q, b p + d q) (ISO
-    14496-12). Its scale is in the shape of the pixels, and its shift does not change the picture.
-    Other angles become a quarter turn, as players show them.
+    14496-12). Scale and shift are ignored: the shape of the pixels has the scale, and the shift
+    does not change the picture. Other angles become a quarter turn, as players show them.
     """
     a, b, _, c, d = matrix[:5].tolist()
     transposed = abs(b) + abs(c) > abs(a) + abs(d)
@@ -458,5 +464,5 @@ def orientation_of(matrix: NDArray[np.integer[Any]]) -> int:
     return REFLECTIONS[a < 0, d < 0]
 
 
-# The EXIF orientation by whether a picture is mirrored across and down.
+# The EXIF orientation by whether a picture is mirrored horizontally and vertically.
 REFLECTIONS = {(False, False): 1, (True, False): 2, (True, True): 3, (False, True): 4}

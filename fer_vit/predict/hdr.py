@@ -1,6 +1,6 @@
-"""HDR frames as players show them on an SDR screen.
+"""Converts HDR frames to SDR, as players show them on an SDR screen.
 
-The curves are of ITU-R BT.2100, then a knee compresses bright light.
+The curves of ITU-R BT.2100 are applied, then a knee compresses bright light.
 """
 
 from functools import cache
@@ -10,14 +10,14 @@ import numpy as np
 
 from fer_vit.geometry import Array, Float32Array, Image
 
-# The transfers of a frame in HDR (ITU-T H.273).
+# Transfer characteristics of HDR frames (ITU-T H.273).
 PQ = 16
 HLG = 18
 PEAK = 1000.0  # cd/m2 of the brightest light; brighter light is cut off
 WHITE_NITS = 203.0  # cd/m2 of white in SDR (ITU-R BT.2408)
-KNEE = 0.5  # of white: only brighter light is compressed
-GAMMA = 2.4  # of an SDR screen (ITU-R BT.1886)
-LINES_AT_ONCE = 32  # of an image, which are converted together, in the cache of the processor
+KNEE = 0.5  # fraction of white in SDR above which light is compressed
+GAMMA = 2.4  # gamma of an SDR screen (ITU-R BT.1886)
+LINES_AT_ONCE = 32  # lines that are converted together, to stay in the processor's cache
 
 # The matrix from linear RGB with the primaries of HDR to linear RGB of SDR (ITU-R BT.2087).
 BT2020_TO_BT709 = np.array(
@@ -59,13 +59,13 @@ def _light_of_codes(transfer: int) -> Float32Array:
 
 @cache
 def _codes_of_roots() -> Image:
-    """Returns the 8-bit codes (256,) of a screen's gamma for square roots of light."""
+    """Returns the 8-bit codes (256,) for square roots of light, by the gamma of an SDR screen."""
     roots = np.arange(256) / 255
     return np.rint(255 * roots ** (2 / GAMMA)).astype(np.uint8)
 
 
 def _pq_light(codes: Array) -> Array:
-    """Returns the light of PQ codes in [0, 1] in cd/m2 (SMPTE ST 2084)."""
+    """Returns the light in cd/m2 of PQ codes in [0, 1] (SMPTE ST 2084)."""
     m1 = 2610 / 16384
     m2 = 2523 / 32
     c1 = 3424 / 4096
@@ -76,7 +76,7 @@ def _pq_light(codes: Array) -> Array:
 
 
 def _hlg_light(codes: Array) -> Array:
-    """Returns the light of HLG codes in [0, 1] in cd/m2 (ARIB STD-B67) on a screen of `PEAK`."""
+    """Returns the light in cd/m2 of HLG codes in [0, 1] (ARIB STD-B67) on a screen of `PEAK`."""
     a = 0.17883277
     b = 0.28466892
     c = 0.55991073

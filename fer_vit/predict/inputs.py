@@ -1,4 +1,4 @@
-"""Lists what is read: from paths, folders and patterns, open files, and images in memory.
+"""Lists the inputs: files by path, folder or pattern, open files, and images in memory.
 
 `photos.py` reads the photos among them, and `video.py` the videos.
 """
@@ -37,8 +37,8 @@ from fer_vit.listing import (
 
 LOGGER = logging.getLogger("fer_vit")
 
-# A file, a folder or a pattern; an open file, or the content of one; or an image in memory: PIL's
-# or an array (H, W), (H, W, 3) or (H, W, 4).
+# A file, a folder or a pattern; an open file, or the content of one; a PIL image; or an array
+# (H, W), (H, W, 3) or (H, W, 4).
 Images: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Pil.Image | NDArray[np.generic]
 
 
@@ -84,7 +84,7 @@ def _are_paths(array: NDArray[np.generic]) -> bool:
 def _read_open(file: Any) -> bytes:
     """Returns the content of an open file, from its position on.
 
-    Raises FerVitError if it is closed, text, or read to its end already.
+    Raises FerVitError if the file is closed, was opened as text, or was read to its end.
     """
     if getattr(file, "closed", False):
         raise FerVitError("Expected an open file, but it is closed. Open it again.")
@@ -124,7 +124,7 @@ def from_pil(image: Pil.Image) -> Image:
     """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
 
     The image is rotated by EXIF, and 16 bits are reduced to 8. Raises ImageError when its file is
-    closed or damaged: PIL reads the pixels late.
+    closed or damaged: PIL reads the pixels lazily.
     """
     try:
         image.load()
@@ -149,7 +149,7 @@ class Inputs(NamedTuple):
 
     files: list[Path]
     other_suffixes: Counter[str]  # files without a known suffix, by suffix
-    skipped: Skipped  # entries that are left out
+    skipped: Skipped  # entries of folders that are left out
 
     @property
     def notes(self) -> list[str]:
@@ -160,9 +160,9 @@ class Inputs(NamedTuple):
 def find_inputs(inputs: Sequence[str | Path], suffixes: Set[str] = PHOTO_SUFFIXES) -> Inputs:
     """Lists the images in files, folders (recursively) and glob patterns, each once, in order.
 
-    In folders, system entries, hidden ones, results and files without one of the `suffixes` are
-    counted; other inputs may have any suffix. Raises FerVitError when an input does not exist or
-    contains no image.
+    In folders, system entries, hidden entries, results and files without one of the `suffixes` are
+    only counted; other inputs may have any suffix. Raises FerVitError when an input does not exist
+    or contains no image.
     """
     paths_of_inputs = {str(item): expand_pattern(str(item)) for item in inputs}
     files: dict[Path, None] = {}  # an ordered set
@@ -202,9 +202,10 @@ def _no_image(item: str, other_suffixes: Counter[str], skipped: Skipped) -> FerV
 def expand_pattern(item: str) -> list[Path]:
     """Returns the files and folders that a path or glob pattern names, in order.
 
-    An existing path is itself, even if it looks like a pattern. In a pattern, leading folders that
-    exist are literal; where it matches nothing, brackets are, too. Matches with system entries,
-    hidden ones or folders of results on their way are left out, unless the pattern names these.
+    An existing path is returned, even if it looks like a pattern. In a pattern, leading folders
+    that exist are literal. If a pattern matches nothing, its brackets are tried as literal
+    characters. Matches in system entries, hidden entries or folders of results are left out, unless
+    the pattern names these; so are marked copies of videos.
 
     Raises:
         FerVitError: The pattern is empty, matches nothing, or is an address such as https://.
@@ -217,7 +218,7 @@ def expand_pattern(item: str) -> list[Path]:
     if matches:
         return _without_system(matches, item)
 
-    address = re.fullmatch(r"(\w{2,}):/+(.*)", item)  # a Path has one slash
+    address = re.fullmatch(r"(\w{2,}):/+(.*)", item)  # a Path has made one slash of two
     if address:
         raise FerVitError(
             f"Expected a file or folder, but got {address[1]}://{address[2]}. Download it first."
@@ -228,9 +229,9 @@ def expand_pattern(item: str) -> list[Path]:
 
 
 def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
-    """Returns the matches without system entries, hidden ones and results that are not named."""
+    """Leaves out matches in system entries, hidden entries and results that are not named."""
     named = set(Path(pattern).parts)
-    is_results: dict[Path, bool] = {}  # whether a folder is one of results
+    is_results: dict[Path, bool] = {}  # whether a folder contains results
     kept = []
     for match in matches:
         folders = [folder for folder in match.parents if folder.name not in {*named, ""}]
@@ -245,7 +246,7 @@ def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:
 
 
 def _as_pattern(item: str) -> str:
-    """Returns a pattern whose leading folders, if they exist by this name, are literal."""
+    """Returns a pattern in which the leading folders that exist by this name are literal."""
     parts = Path(item).parts
     count = 0
     while count < len(parts) and os.path.lexists(os.path.join(*parts[: count + 1])):
@@ -255,10 +256,10 @@ def _as_pattern(item: str) -> str:
 
 
 def _match(pattern: str) -> list[Path]:
-    """Returns the paths that match a pattern, in order; of several paths to one place, the first.
+    """Returns the paths that match a pattern, in order.
 
-    A loop of links, or several links to a folder, make several paths to one place. A link to a file
-    is a place, too, as in `list_folder`.
+    If several paths lead to one place, by a loop of links or several links to a folder, only the
+    first path is returned. A link to a file counts as a place, as in `list_folder`.
     """
     matches = sorted(glob.glob(pattern, recursive=True))
     places: dict[str, Path] = {}
@@ -268,7 +269,7 @@ def _match(pattern: str) -> list[Path]:
 
 
 def _resolve_folder(path: str) -> str:
-    """Returns the folder that a path names, or the file or link in its folder."""
+    """Resolves the links in a path to a folder; a file, or link to a file, keeps its name."""
     if os.path.isdir(path):
         return os.path.realpath(path)
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))

@@ -28,15 +28,15 @@ from fer_vit.predict.video import track_faces
 
 
 class ClassifiedFrame(NamedTuple):
-    """A classified frame."""
+    """A frame with its classified faces."""
 
     image: Image  # (H, W, 3)
-    arrived: float  # by `time.perf_counter`
-    faces: FaceResults  # of the frame
+    arrived: float  # when it arrived, by `time.perf_counter`
+    faces: FaceResults  # the faces in the frame
 
 
 class ArrivedFrame(NamedTuple):
-    """A frame of a source."""
+    """A frame of a source, with the time of its arrival."""
 
     frame: Frame
     arrived: float  # by `time.perf_counter`
@@ -69,7 +69,7 @@ def watch(model: Recognizer, source: str) -> Generator[ClassifiedFrame, None, No
 def recognize_frames(
     model: Recognizer, frames: Iterable[Frame], name: str
 ) -> Iterator[FaceResults]:
-    """Yields the faces of each frame, without delay; `smoothed` averages the past."""
+    """Yields the faces of each frame, without delay; `smoothed` averages over past frames."""
     options = PhotoOptions()
     finder = make_finder(model.crop_spec, options)
     items = track_faces(finder, frames, PhotoInfo(name), options.detect_every)
@@ -78,7 +78,7 @@ def recognize_frames(
 
 
 def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
-    """Yields the faces of each frame with a batch of their crops; without a batch for no faces."""
+    """Yields the faces of each frame with a batch of their crops, or no batch if there are none."""
     for faces, crops in items:
         batches = [collate(crops).ready(model.device)] if crops else []
         yield FoundFaces(faces, batches)
@@ -99,7 +99,7 @@ def is_camera(source: str) -> bool:
 def camera_frames(index: int) -> Iterator[Frame]:
     """Yields the frames of the camera with an index in OpenCV.
 
-    Raises ImageError if it is missing or fails.
+    Raises ImageError if the camera is missing or fails.
     """
     with QUIET_OPENCV:  # not around `yield`, where OpenCV would stay quiet for the whole process
         camera = cv2.VideoCapture(index)
@@ -149,7 +149,7 @@ class _NewestFrame:
                 self._changed.set()
                 if self._stopped:
                     break
-        except Exception as error:  # raised by `__iter__`, in the thread of the consumer
+        except Exception as error:  # `__iter__` raises it in the thread of the consumer
             self._error = error
         self._ended = True
         self._changed.set()

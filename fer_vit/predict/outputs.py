@@ -1,4 +1,4 @@
-"""What `predict` writes, and whether it can be written."""
+"""The output files of `predict`, and checks that they can be written."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ class MarkedCopy(NamedTuple):
     """A copy of a video with marked faces."""
 
     video: Path
-    path: Path  # of the copy, an .mp4
+    path: Path  # path of the copy, an .mp4
 
 
 class Outputs(NamedTuple):
-    """What `predict` writes."""
+    """The output files of `predict`, and what is written to them."""
 
-    table: Path  # of faces, or a folder of tables
+    table: Path  # a table of faces, or a folder of tables
     people: Path | None = None  # a table of the people in videos
     intervals: Path | None = None  # a table or TextGrid of the expressions of these people
-    copy: MarkedCopy | None = None  # of the only video
-    min_confidence: float = 0.0  # faces below it have no label and are ambiguous
+    copy: MarkedCopy | None = None  # a marked copy of the only video
+    min_confidence: float = 0.0  # less confident faces have no label and are ambiguous
     overwrite: bool = True  # whether existing files may be replaced
     features: bool = False  # columns with the network's features
-    heads: tuple[str, ...] = ()  # whose columns are written; empty: all heads
-    threshold: float | None = None  # above it, a movement has an interval; None: none has
+    heads: tuple[str, ...] = ()  # heads with columns in the tables; empty: all heads
+    threshold: float | None = None  # movements above it have intervals; None: no intervals
 
     @property
     def in_folder(self) -> bool:
-        """Whether the table is a folder of tables: several processes write these, and keep them."""
+        """Whether `table` is a folder of tables: several processes write these, and keep them."""
         return self.table.is_dir() or not self.table.suffix
 
     def write_people(self, people: People, labels: list[str]) -> None:
@@ -51,24 +51,24 @@ class Outputs(NamedTuple):
 
 
 def check_model(outputs: Outputs, heads: Sequence[str], model: str) -> None:
-    """Raises FerVitError when a model, which has `heads`, lacks what is requested."""
+    """Raises FerVitError when a model with these `heads` lacks a requested output."""
     check_heads(outputs.heads, heads, model)
     check_intervals(outputs, heads, model)
 
 
-def check_heads(heads: Sequence[str], of_model: Sequence[str], model: str) -> None:
+def check_heads(heads: Sequence[str], model_heads: Sequence[str], model: str) -> None:
     """Raises FerVitError when a requested head is missing in the model, or requested twice."""
     for head in heads:
-        if head not in of_model:
+        if head not in model_heads:
             raise FerVitError(
-                f"Expected outputs among {', '.join(of_model)}, which {model} has, but got {head}."
+                f"Expected outputs of {model} among {', '.join(model_heads)}, but got {head}."
             )
     if len(set(heads)) < len(heads):
         raise FerVitError(f"Expected each of the outputs once, but got {', '.join(heads)}.")
 
 
 def check_intervals(outputs: Outputs, heads: Sequence[str], model: str) -> None:
-    """Raises FerVitError when intervals are requested of heads that have none."""
+    """Raises FerVitError when no chosen head has the requested intervals, or uses the threshold."""
     if outputs.threshold is not None and MOVEMENTS not in heads:
         raise FerVitError(
             f"Expected a model with movements for `--threshold`, but {model} has "
@@ -82,15 +82,16 @@ def check_intervals(outputs: Outputs, heads: Sequence[str], model: str) -> None:
         )
     if outputs.intervals and outputs.threshold is None and EXPRESSION not in chosen:
         raise FerVitError(
-            "`--intervals` has expressions, which `--outputs` leaves out, and movements above "
-            "`--threshold`. Add expression to the outputs, or a threshold."
+            "`--intervals` would be empty: `--outputs` leaves out the expression, and without "
+            "`--threshold` movements have no intervals. Add expression to the outputs, or a "
+            "threshold."
         )
 
 
 def find_copy(
     path: Path, outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]
 ) -> MarkedCopy:
-    """Returns the copy of the only video among `sources`, to write at `path`.
+    """Returns the marked copy to write at `path`, for the only video among `sources`.
 
     Arguments as for `check_outputs`, which checks `outputs`.
 
@@ -114,8 +115,8 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
     """Raises FerVitError, before any work, when an output cannot be written.
 
     Args:
-        outputs: What is written.
-        images: Files, folders and patterns, as they were named.
+        outputs: The files to write.
+        images: The files, folders and patterns that the user has named.
         sources: The photos and videos that are read.
     """
     _check_table_paths(outputs, images)
@@ -128,7 +129,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
 
 
 def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
-    """Raises FerVitError when a table cannot be written where it is named."""
+    """Raises FerVitError when a table cannot be written at its path."""
     named = [outputs.people, outputs.intervals]
     if not outputs.in_folder:
         named.insert(0, outputs.table)

@@ -18,7 +18,7 @@ from fer_vit.texts import as_text
 MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
 MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame
 
-# Length of a mean of unit vectors below which it is rounding, and has no direction.
+# A shorter mean of unit vectors is a rounding error, and has no direction.
 MIN_DIRECTION = 1e-9
 
 
@@ -31,7 +31,7 @@ class Episode:
     start: float  # seconds
     end: float
     label: str  # the expression, or the column of the movement
-    confidence: float = 0.0  # mean over its frames; of a movement, the mean intensity
+    confidence: float = 0.0  # mean over its frames; for a movement, mean intensity
     frames: int = 0
 
     def add(self, confidence: float, seconds: float, step: float) -> None:
@@ -45,7 +45,7 @@ class Episode:
 class TimeMean:
     """A mean over time."""
 
-    integral: float = 0.0  # of the value over time
+    integral: float = 0.0  # integral of the value over time
     duration: float = 0.0  # seconds
 
     def add(self, value: float, step: float) -> None:
@@ -63,13 +63,13 @@ class TimeMean:
 class AngleMean:
     """The mean direction of angles over time.
 
-    With a period of 360 degrees, -179 and 179 have the mean 180. The order of angles has no effect,
-    and their number none on memory.
+    With a period of 360 degrees, -179 and 179 have the mean 180. The order of angles has no
+    effect, and memory does not grow with their number.
     """
 
     period: float  # in the unit of the angles
-    sine: float = 0.0  # its integral over time
-    cosine: float = 0.0
+    sine: float = 0.0  # integral of the sine over time
+    cosine: float = 0.0  # integral of the cosine over time
     duration: float = 0.0  # seconds
 
     def add(self, value: float, step: float) -> None:
@@ -81,7 +81,7 @@ class AngleMean:
 
     @property
     def value(self) -> float | None:
-        """The mean, from minus to plus half of the period; None where opposite angles cancel."""
+        """The mean, from minus to plus half of the period; None if opposite angles cancel."""
         if math.hypot(self.sine, self.cosine) <= MIN_DIRECTION * self.duration:
             return None
         return float(mean_direction(np.asarray(self.sine), np.asarray(self.cosine), self.period))
@@ -97,10 +97,11 @@ class Person:
     last_seen: float
     frames: int = 0
     expressions: list[Episode] = field(default_factory=list)
-    label: str | None = None  # in its last frame; None below the least confidence
-    means: dict[str, TimeMean | AngleMean] = field(default_factory=dict)  # of outputs, by column
-    movements: list[Episode] = field(default_factory=list)  # above the threshold
-    # of the last frame, by column
+    label: str | None = None  # label in the last frame; None: too low confidence
+    # means of outputs by column
+    means: dict[str, TimeMean | AngleMean] = field(default_factory=dict)
+    movements: list[Episode] = field(default_factory=list)  # intervals above the threshold
+    # movements in the last frame by column
     current_movements: dict[str, Episode] = field(default_factory=dict)
 
     def add(self, label: str | None, confidence: float, seconds: float, step: float) -> None:
@@ -129,8 +130,8 @@ class Person:
             value: The value of the output.
             above: Whether the output is a movement above the threshold.
             seconds: When the frame begins.
-            step: How many seconds it lasts.
-            period: The period of the values, if they are angles.
+            step: How many seconds the frame lasts.
+            period: The period of angles; None: the value is no angle.
         """
         if column not in self.means:
             self.means[column] = TimeMean() if period is None else AngleMean(period)
@@ -158,18 +159,18 @@ class Person:
 
 
 class CountedFrame(NamedTuple):
-    """What is counted of a frame with F faces; not a face, but its share of a person's time."""
+    """What is counted in a frame with F faces for the times of people."""
 
     path: str
     seconds: float
     tracks: Sequence[int]  # (F,)
-    labels: Sequence[str | None]  # smoothed (F,); None: unknown, or below the least confidence
-    confidences: Sequence[float]  # smoothed probabilities (F,); ignored where there is no label
-    outputs: Sequence[Mapping[str, float]]  # (F,), smoothed, by column; unknown ones are absent
+    labels: Sequence[str | None]  # smoothed (F,); None: unknown, or too low confidence
+    confidences: Sequence[float]  # smoothed probabilities (F,); ignored without a label
+    outputs: Sequence[Mapping[str, float]]  # smoothed by column (F,); unknown outputs are absent
 
 
 def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
-    """Returns what is counted of a frame of `predict`."""
+    """Returns what is counted in a frame, by its faces."""
     (info,) = faces.infos
     outputs = []
     for face in faces:
@@ -191,10 +192,10 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
 def frame_of_rows(
     rows: Sequence[Mapping[str, Any]], seconds: float, columns: Sequence[str]
 ) -> CountedFrame:
-    """Returns what is counted of a frame by its rows in a table of `predict`.
+    """Returns what is counted in a frame, by its rows in a table of `predict`.
 
-    `columns` are of the outputs of further heads. The label is the table's: rounded probabilities
-    may be equal, and a label is empty below `--min_confidence`.
+    `columns` are the outputs of further heads. The label is taken from the table, because rounded
+    probabilities may be equal, and the label of a face below `--min_confidence` is empty.
     """
     faces = [row for row in rows if row.get("face") is not None]
     labels = [row[SMOOTHED_LABEL] for row in faces]
@@ -230,21 +231,21 @@ class People:
         """Starts without people.
 
         Args:
-            min_confidence: Frames of `add` in which a face's smoothed probability is lower have no
+            min_confidence: In frames of `add`, a face with a lower smoothed probability has no
                 expression.
             outputs: The columns of further heads.
-            threshold: The smoothed intensity above which a movement has an interval; None: none
-                has.
+            threshold: The smoothed intensity above which a movement has an interval; None:
+                movements have no intervals.
         """
         self._outputs = list(outputs)
         self._periods = column_periods(self._outputs)
         self._threshold = threshold
-        # Start and end in seconds of the frames of each video, with and without faces.
+        # By video, start and end of the frames in seconds, including frames without faces.
         self.spans: dict[str, tuple[float, float]] = {}
         self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
-        self._frame: CountedFrame | None = None  # its duration ends with the next frame
-        self._tracks_before: set[int] = set()  # in the frame that was counted last
+        self._frame: CountedFrame | None = None  # not yet counted: the next frame ends it
+        self._tracks_before: set[int] = set()  # tracks in the frame that was counted last
         self._step = 0.0  # seconds between the last two frames
 
     def add(self, faces: Faces) -> None:
@@ -278,7 +279,7 @@ class People:
         self._frame = frame
 
     def end(self) -> None:
-        """Ends a video. Its last frame counts as long as the one before."""
+        """Ends a video. The last frame counts as long as the frame before."""
         if self._frame is not None:
             self._count(self._frame)
         self._frame = None
@@ -322,7 +323,7 @@ class People:
     ) -> None:
         """Writes a table with a row for each person.
 
-        The table has the columns of the chosen `heads`; without any, of all heads.
+        The table has the columns of `heads`; empty: of all heads.
         """
         self.end()
         fields = choose_fields(people_fields(labels, self._outputs), heads)
@@ -350,9 +351,9 @@ class People:
                 table.write([row])
 
     def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:
-        """Returns the episodes of the chosen `heads`, person by person; without any, of all heads.
+        """Returns the episodes of `heads`, person by person; empty: of all heads.
 
-        Of each person, expressions come first, then movements.
+        For each person, expressions come first, then movements.
         """
         self.end()
         episodes: list[Episode] = []
@@ -365,7 +366,7 @@ class People:
 
 
 def is_movement(label: str) -> bool:
-    """Returns whether the label of an episode, or a column, is of a movement."""
+    """Returns whether the label of an episode, or a column, names a movement."""
     return label.startswith(MOVEMENT_PREFIX)
 
 
@@ -384,7 +385,7 @@ def write_intervals(
     """Writes the episodes of people as a table or, by its suffix, as a TextGrid of one video.
 
     Times count from the start of each file, as other programs play it; `starts` has the first time
-    in each file, in seconds. The episodes are of the chosen `heads`; without any, of all heads.
+    in each file, in seconds. Only episodes of `heads` are written; empty: of all heads.
     """
     episodes = []
     for episode in people.episodes(heads):

@@ -1,4 +1,4 @@
-"""Reads a photo: the options, its faces, and these as crops and batches for the network.
+"""Reads photos: finds the faces, cuts them out, and joins the crops to batches for the network.
 
 `inputs.py` lists what is read, and `reading.py` reads several photos at a time.
 """
@@ -47,7 +47,7 @@ from fer_vit.predict.smoothing import RECORDED
 from fer_vit.processes import work_in_processes
 from fer_vit.wording import fill_docstring
 
-# Options of `PhotoOptions` that photos do not use.
+# Fields of `PhotoOptions` that photos do not use.
 VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
 
 
@@ -60,8 +60,8 @@ class PhotoOptions:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: How faces are found. {DETECTORS}.
         batch_size: Photos or frames per batch; the result does not depend on it.
-        workers: Processes that read photos; 0: this one. Default: one per core. Videos are read by
-            one process.
+        workers: Processes that read photos; 0: this process. Default: one per core. Videos are read
+            by one process.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
         start: Begin this many seconds after the first frame of a video.
@@ -116,7 +116,7 @@ class PhotoOptions:
             )
 
     def unused(self, sources: Sequence[Source]) -> list[str]:
-        """Returns a line about changed options of videos, if there is no video; else no line."""
+        """Returns a note on changed options of videos if there is no video, else no note."""
         if any(map(is_video, sources)):
             return []
         names = [f"`--{name}`" for name in self.changed() if name in VIDEO_OPTIONS]
@@ -127,7 +127,7 @@ class PhotoOptions:
     def changed(self) -> dict[str, object]:
         """Returns the options that change the results and are not the defaults.
 
-        The origin of a row has `face` and `detector`.
+        Tables record `face` and `detector` separately.
         """
         values = {}
         for option in fields(self):
@@ -140,17 +140,17 @@ class PhotoOptions:
 
 
 class Item(NamedTuple):
-    """A photo or frame, whose faces are found and cut out."""
+    """A photo or frame with its faces and their crops."""
 
     faces: Faces
-    crops: list[Sample]  # of the faces, in their order
+    crops: list[Sample]  # crops of the faces, in the same order
 
 
 class PhotoBatch(NamedTuple):
-    """Several photos or frames, whose faces are found and cut out."""
+    """Several photos or frames with their faces and the crops of these."""
 
     faces: Faces
-    crops: Batch | None  # of the faces, in their order; None: there is no face
+    crops: Batch | None  # crops of the faces, in the same order; None: there is no face
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,7 @@ class PhotoReader:
         yield self.read(index)
 
     def read(self, index: int) -> Item:
-        """Reads a photo and cuts out its faces; the status of an unreadable one is the reason."""
+        """Reads a photo and cuts out its faces; the status of an unreadable photo is the reason."""
         source = self.sources[index]
         info = PhotoInfo(self.name(index), index=index)
         try:
@@ -184,7 +184,7 @@ class PhotoReader:
             taken_whole = self.finder.shows_photo(search.image)
         except ImageError as error:
             return Item(no_faces([replace(info, status=str(error))]), [])
-        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+        except (cv2.error, MemoryError):  # an image of an odd shape, or a huge image
             return Item(no_faces([replace(info, status="the image cannot be processed")]), [])
         status = OK if len(search.faces) else NO_FACE
         if animated:
@@ -195,7 +195,7 @@ class PhotoReader:
 
 
 def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
-    """Returns the crops of a photo's faces as a model's input."""
+    """Converts the crops of a photo's faces to samples for a model."""
     samples = []
     for row, crop in enumerate(crops):
         sample = Sample(
@@ -213,7 +213,7 @@ def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
 
 
 def crop_again(faces: Faces, image: Image) -> list[Sample]:
-    """Returns classified faces of one photo, cut out again of the photo's image (H, W, 3)."""
+    """Cuts the classified faces of one photo out of its image (H, W, 3) again."""
     (info,) = faces.infos
     crops = []
     for row, to_crop in enumerate(faces.to_crop):
@@ -240,7 +240,7 @@ class Reader(Protocol):
 def read_batches(
     reader: Reader, indices: Sequence[int], batch_size: int, processes: int
 ) -> Iterator[PhotoBatch]:
-    """Yields batches of photos or frames in order, read by worker processes (0: this one).
+    """Yields batches of photos or frames in order, read by worker processes (0: this process).
 
     A source that kills its worker process has the status `CRASHED`.
     """

@@ -1,4 +1,4 @@
-"""Pictures of predicted faces, in the photos that are read again."""
+"""Draws predicted faces in their photos, which are read again."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -15,13 +15,13 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
 from fer_vit.report.draw import Attention, FaceView, draw_faces, mark
 
-PLOT_SUFFIXES = (".svg", ".pdf", ".png")  # of saved figures
+PLOT_SUFFIXES = (".svg", ".pdf", ".png")  # suffixes of saved figures
 
 
 def read_photo(face: Face) -> Image:
     """Returns the photo or frame of a face (H, W, 3), RGB uint8.
 
-    Raises ImageError when it can no longer be read, or has another size than before.
+    Raises ImageError when the photo can no longer be read, or has another size than before.
     """
     try:
         photo = _read_source(face)
@@ -55,7 +55,7 @@ def _read_source(face: Face) -> Image:
 
 
 def face_view(face: Face, photo: Image) -> FaceView:
-    """Returns a face for drawing, in its photo (H, W, 3), RGB uint8."""
+    """Returns what is drawn of a face, in its photo (H, W, 3), RGB uint8."""
     return FaceView(
         face=face,
         photo=photo,
@@ -87,7 +87,7 @@ def plot_attention(
     Args:
         face: The face.
         attention: The attention on the face.
-        regions: The names of the R regions in its order.
+        regions: The names of the R regions, in the order of the attention.
         file: Where to save the picture (.svg, .pdf or .png).
     """
     from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
@@ -111,7 +111,7 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
 
 
 def plot_photos(faces: Faces, limit: int | None = None) -> list[Pil.Image]:
-    """Returns the photos and frames that have faces, marked; the first `limit`, or all."""
+    """Returns pictures of photos and frames with their faces marked; at most the first `limit`."""
     photos = [photo for photo in faces.photos() if len(photo.faces)]
     pictures = []
     for photo in islice(photos, limit):

@@ -60,12 +60,12 @@ def count_processes(options: PhotoOptions, num_sources: int, videos: bool) -> in
     if videos:
         return min(workers, 1)
     if options.workers is None and num_sources <= options.batch_size:
-        return 0  # in Python, a few photos are read faster than workers start
+        return 0  # a few photos are read faster than workers start
     return min(workers, math.ceil(num_sources / options.batch_size))
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
-    """Returns what finds and crops faces.
+    """Returns the finder that crops faces as in `spec`.
 
     Raises FerVitError when a file of the detector is missing.
     """
@@ -80,19 +80,19 @@ def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
 
 
 class Started(NamedTuple):
-    """Reading that began before the model was loaded, whose import takes two seconds."""
+    """Reading that began before the model was loaded: imports for a model take two seconds."""
 
-    spec: CropSpec  # of the model for which the faces are cropped
+    spec: CropSpec  # how faces are cropped, for the model that will be loaded
     batches: Iterator[PhotoBatch]
 
 
 def start_reading(
     model: str | None, sources: Sequence[Source], options: PhotoOptions
 ) -> Started | None:
-    """Starts to read for an included model.
+    """Starts to read for a shipped model.
 
-    Returns None for other models, whose crops are known when the models are loaded, and without
-    worker processes.
+    Returns None without worker processes, and for other models, because their crops are known only
+    when they are loaded.
     """
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:

@@ -67,15 +67,16 @@ class FoundFaces(NamedTuple):
     """Photos or frames with their faces."""
 
     faces: Faces
-    batches: list[Batch]  # the faces for the network, in order
+    batches: list[Batch]  # crops of the faces for the network, in the same order
 
 
 class Predictions(NamedTuple):
     """What a model predicts for B faces."""
 
-    probabilities: Array  # of every expression (B, C)
-    outputs: Array  # of further heads, in the photo (B, K), in the order of `Recognizer.outputs`
-    features: Float32Array  # what the classifier gets (B, D)
+    probabilities: Array  # (B, C), the probability of each expression
+    # (B, K), the outputs of further heads, in the photo and in the order of `Recognizer.outputs`
+    outputs: Array
+    features: Float32Array  # (B, D), the input of the classifier
 
 
 def load(
@@ -90,19 +91,19 @@ def load(
 ) -> "Recognizer":
     """Loads a trained model.
 
-    Raises FerVitError when there is no such model or device, or its files are damaged.
+    Raises FerVitError when there is no such model or device, or the model's files are damaged.
 
     Args:
-        model: An included model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a
-            folder, or "user/name" on the Hugging Face hub. None: the default model. Or a network in
-            memory.
+        model: A shipped model (`fer-vit models` lists them), a checkpoint of `fer-vit fit`, a
+            folder, "user/name" on the Hugging Face hub, or a network in memory. None: the default
+            model.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple
             GPU if there is one.
         revision: Branch, tag or commit on the hub.
         token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
-        name: The name of a network in memory, for tables. None: the network has none.
+        name: The name of a network in memory, for tables. None: no name.
     """
     if isinstance(model, RegionViT):
         recognizer = Recognizer(model, name or "")
@@ -118,7 +119,7 @@ def load(
     if device in (None, "auto"):
         device = _best_device()
     try:
-        # torch's device for shapes, on which weights would be lost
+        # On torch's device for shapes, weights would be lost.
         if torch.device(device).type == "meta":
             raise RuntimeError("it computes nothing")
         recognizer.to(device)
@@ -177,11 +178,11 @@ class Recognizer(nn.Module):
     ) -> None:
         """Changes the class prior and the possible classes. Faces then have no prediction set.
 
-        Each call replaces the one before; `change_prior(None)` restores the model as it was
-        trained. `prior` is "even", the frequency of each class by name, or a JSON file of them;
-        None: as in training. Labels that are not in `classes` get a probability of 0; empty: all
-        are possible. Raises FerVitError when these do not fit the model, or it does not contain the
-        class frequencies of its training faces.
+        Each call replaces earlier changes; `change_prior(None)` restores the prior and the classes
+        of training. `prior` is "even", the frequency of each class by name, or a JSON file of these
+        frequencies; None: as in training. Labels that are not in `classes` get a probability of 0;
+        empty: all labels are possible. Raises FerVitError when the arguments do not fit the model,
+        or the model does not contain the class frequencies of its training faces.
         """
         labels = self.net.settings.labels
         classes = [classes] if isinstance(classes, str) else classes
@@ -206,7 +207,7 @@ class Recognizer(nn.Module):
                 f"{label} {value:.3g}" for label, value in by_label.items()
             )
             frequencies = [by_label.get(label, 0.0) for label in labels]
-        # Others may use the network, too, so it is not changed.
+        # The network is not changed, because other code may use it, too.
         net = share_tensors(self.net)
         net.change_prior(frequencies, [label in possible for label in labels])
         self.net = net
@@ -220,7 +221,7 @@ class Recognizer(nn.Module):
 
     @property
     def thresholds(self) -> Thresholds:
-        """The thresholds of prediction sets; empty if not calibrated for this prior."""
+        """The thresholds of prediction sets; empty without a calibration for the current prior."""
         return {} if self.conditions else self.net.settings.thresholds
 
     @torch.inference_mode()
@@ -260,8 +261,8 @@ class Recognizer(nn.Module):
 
         Args:
             images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a
-                PIL image, a uint8 array (RGB), or a list of these. Results name bytes and files
-                "<bytes 0>", images "image 0".
+                PIL image, a uint8 array (RGB), or a list of these. In results, the name
+                of bytes or an open file is "<bytes 0>", and of an image "image 0".
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: A name, or an object with the method `find`; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
@@ -304,14 +305,15 @@ class Recognizer(nn.Module):
     def explain(self, faces: Face | Faces | Sequence[Face], method: str = "pixels") -> Explanations:
         """Explains the predictions of this model, also for faces of another process.
 
-        `model.explain(faces).plot()` draws the first.
+        `model.explain(faces).plot()` draws the first face.
 
         Args:
-            faces: A face, or N of them; their photos are read again.
-            method: As for `fer-vit visualize`. {METHODS}.
+            faces: A face, or N faces; their photos are read again.
+            method: The method, as for `fer-vit visualize`. {METHODS}.
 
         Returns:
-            `heat` (N, S, S) of the pixels and `shares` (N, R) of the regions, and their pictures.
+            The attributions: `heat` (N, S, S) of the pixels, `shares` (N, R) of the regions, and a
+            method that draws them.
 
         Raises:
             ImageError: A photo can no longer be read.
@@ -360,7 +362,7 @@ class Recognizer(nn.Module):
         return plot_attention(face, self.attend(face), self.crop_spec.regions, file)
 
     def _make_batch(self, faces: Faces) -> Batch:
-        """Returns faces as the network gets them, from photos that are read again."""
+        """Reads the photos of faces again; returns the crops of the faces for the network."""
         scheme = faces.scheme
         spec = self.crop_spec
         compared = {
@@ -440,14 +442,14 @@ class Recognizer(nn.Module):
     ) -> Iterator[FoundFaces]:
         """Yields photos and frames, in order, with their faces in batches for `forward`.
 
-        A progress bar is shown. `started` is a reading of the same sources that began earlier; one
-        with crops for another model is not used.
+        A progress bar is shown. `started` is a reading of the same sources that began earlier; it
+        is not used if it has crops for another model.
         """
         if started is None or started.spec != self.crop_spec:
             batches = read_sources(sources, make_finder(self.crop_spec, options), options)
         else:
             batches = started.batches
-        # How many frames a video has is known at its end.
+        # The number of frames of a video is known only at its end.
         total = None if any(map(is_video, sources)) else len(sources)
         with tqdm(total=total, unit=" images", disable=None) as bar:
             for faces, crops in batches:
@@ -490,7 +492,7 @@ class Recognizer(nn.Module):
             yield as_results(classified)
 
     def _crop_columns(self, batch: Batch) -> dict[str, Array]:
-        """Returns what is known of B crops without the network, by attributes of `Faces`."""
+        """Returns the attributes of `Faces` that B crops have without the network, by name."""
         valid = batch.valid.cpu().numpy()
         return {
             "blur": measure_blur(batch.image).double().cpu().numpy(),
@@ -511,7 +513,7 @@ class Recognizer(nn.Module):
 
     @property
     def outputs(self) -> list[str]:
-        """The columns of the outputs of further heads, which have one or more outputs each."""
+        """The columns of the outputs of further heads; each head has one or more outputs."""
         columns = []
         for head, names in self.net.settings.outputs.items():
             columns += [target_column(head, name) for name in names]
@@ -523,7 +525,7 @@ class Recognizer(nn.Module):
         return list_head_names(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
-        """Returns what the numbers mean of faces that this model and a detector predict."""
+        """Returns what the numbers of faces mean that this model and a detector predict."""
         return Scheme(
             labels=tuple(self.labels),
             outputs=tuple(self.outputs),
@@ -539,7 +541,7 @@ class Recognizer(nn.Module):
 
 
 def _best_device() -> str:
-    """Returns a GPU if there is one."""
+    """Returns the name of a GPU if there is one, else of the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     if torch.backends.mps.is_available():
@@ -548,8 +550,8 @@ def _best_device() -> str:
 
 
 def list_head_names(further: Iterable[str]) -> list[str]:
-    """Returns the names of all heads of a model, by its further heads.
+    """Returns the names of all heads of a model, given its further heads.
 
-    Each model has the expression, and the pose at least from the landmarks.
+    Each model has an expression and a pose; without a head `pose`, landmarks give the pose.
     """
     return [EXPRESSION, "pose", *(head for head in further if head != "pose")]

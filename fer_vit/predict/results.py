@@ -1,4 +1,4 @@
-"""What Python users get of a prediction: faces that draw themselves, and their table."""
+"""The results of `predict` in Python: faces with methods that draw them, and their table."""
 
 import warnings
 from base64 import b64encode
@@ -16,13 +16,13 @@ from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
 from fer_vit.report.table import arrow_schema, arrow_table
 
-MAX_SHOWN_PHOTOS = 8  # photos in a notebook
+MAX_SHOWN_PHOTOS = 8  # most photos that a notebook shows
 
 
 class FaceResult(Face):
-    """A face and its expression, see `fer_vit.faces.Face`. A notebook displays it.
+    """A face with its expression, see `fer_vit.faces.Face`. A notebook displays the face.
 
-    It does not contain the model: `Recognizer.explain` explains it.
+    A face does not contain its model; `Recognizer.explain` explains the prediction.
     """
 
     def plot(
@@ -36,12 +36,12 @@ class FaceResult(Face):
 
         Args:
             file: Where to save the picture (.svg, .pdf or .png).
-            file_of_0_1: The file in second place, as in 0.1, whose first argument was `attention`.
-            attention: An option of 0.1. True is an error, also in first place: a face does not
+            file_of_0_1: The file as second argument; in 0.1, the first argument was `attention`.
+            attention: An option of 0.1. True is an error, also as first argument: a face does not
                 contain its model.
 
         Raises:
-            FerVitError: The photo cannot be read, or the attention is requested.
+            FerVitError: The photo cannot be read, or `attention` is True.
         """
         if attention or file is True:
             raise FerVitError(
@@ -57,7 +57,7 @@ class FaceResult(Face):
     def read_photo(self) -> Image:
         """Returns the photo or frame (H, W, 3), RGB uint8.
 
-        Raises ImageError when it can no longer be read.
+        Raises ImageError when the photo can no longer be read.
         """
         return read_photo(self)
 
@@ -104,7 +104,7 @@ class FaceResults(Faces):
 
 
 def as_results(faces: Faces) -> FaceResults:
-    """Returns faces as Python users get them."""
+    """Converts faces to the results of `predict` in Python."""
     return FaceResults(**vars(faces))
 
 
@@ -136,21 +136,21 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
 def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:
     """Returns the faces as a pyarrow table with the columns of `fer-vit predict`.
 
-    `.to_pylist()` makes dictionaries of it, and `.to_pandas()` a data frame where pandas is
-    installed.
+    `.to_pylist()` converts the table to dictionaries, and `.to_pandas()` to a data frame if pandas
+    is installed.
 
     Args:
-        faces: What `predict` returns, or some faces of it.
+        faces: The result of `predict`, or some faces of it.
         photos: Add a row for each photo that has no face or cannot be read, as `fer-vit predict`
-            does. This needs what `predict` returns.
+            does. `faces` must then be the result of `predict`.
 
     Raises:
-        FerVitError: The photos are not known, or these are no faces of one model.
+        FerVitError: The photos are unknown, or the arguments are no faces of one model.
     """
     if not isinstance(faces, Faces):
         if photos:
             raise FerVitError(
-                f"`photos` needs what `predict` returns, but got a {type(faces).__name__}."
+                f"`photos` needs the result of `predict`, but got a {type(faces).__name__}."
             )
         if isinstance(faces, Sequence) and not faces:
             return arrow_table([], arrow_schema(table_columns(())))

@@ -1,4 +1,4 @@
-"""Averages over time of what a model reads from the faces of a video."""
+"""Averages the predictions for the faces of a video over time."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,31 +12,33 @@ from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
 
-# Half the width of an average's window in time constants: 99.7% of a Gaussian's weight, 95% of an
-# exponential's.
+# Half the width of an average's window in time constants. The window has 99.7% of the weight of a
+# Gaussian, and 95% of the weight of an exponential.
 HALF_WIDTH = 3.0
 
-# lower limit of smoothed probabilities: a logarithm of 0 would outweigh all others
+# Lower limit of averaged probabilities: a logarithm of 0 would outweigh all other frames.
 MIN_PROBABILITY = 1e-6
-MIN_FRAME_SECONDS = 1e-6  # seconds that a frame counts for at least; times may be equal
+MIN_FRAME_SECONDS = 1e-6  # shortest duration of a frame; times may be equal
 
 
 class TimedFaces(NamedTuple, Generic[AnyFaces]):
-    """The faces of a frame."""
+    """The faces of a frame, with times in seconds."""
 
     seconds: float
     faces: AnyFaces
-    before: float | None  # the time of the frame before; None: it is the first
+    before: float | None  # time of the frame before; None: this frame is the first
 
 
 class Kernel(NamedTuple):
-    """How much each frame counts in an average over time.
+    """The weights of frames in an average over time.
 
     Attributes:
-        weigh: The weights (W,) of frames by their ages (W,), the time from a frame to the average
-            in time constants. Ages of the future are negative; none is beyond `HALF_WIDTH`.
-        causal: Whether the future counts nothing, so that frames come at once.
-        meaning: What it is, before the time constant, for the methods of a study and the help.
+        weigh: Returns the weights (W,) of frames by their ages (W,). An age is the time from a
+            frame to the averaged frame, in time constants, from -`HALF_WIDTH` to `HALF_WIDTH`;
+            later frames have negative ages.
+        causal: Whether later frames have no weight, so that frames are yielded without delay.
+        meaning: A description that the time constant follows, for the methods of a study and the
+            help.
     """
 
     weigh: Callable[[Array], Array]
@@ -44,21 +46,21 @@ class Kernel(NamedTuple):
     meaning: str
 
     def describe(self, constant: float | str) -> str:
-        """Returns what the average is, with its time constant in seconds."""
+        """Describes the average, with its time constant in seconds."""
         return f"{self.meaning} {constant} s"
 
 
 def gaussian(ages: Array) -> Array:
-    """Returns weights (W,) without a shift in time: the time constant is a standard deviation."""
+    """Returns weights (W,) without a shift in time; the time constant is a standard deviation."""
     return np.asarray(np.exp(-0.5 * ages**2))
 
 
 def exponential(ages: Array) -> Array:
-    """Returns weights (W,) of the past: the time constant is the mean age."""
+    """Returns weights (W,) of past frames; the time constant is the mean age."""
     return np.asarray(np.exp(-ages))
 
 
-RECORDED = Kernel(  # the average of video files: frames come half a window later
+RECORDED = Kernel(  # the average of video files: frames are yielded half a window later
     gaussian,
     causal=False,
     meaning="a Gaussian over time with a standard deviation of",
@@ -75,14 +77,14 @@ def smooth_faces(
 ) -> Iterator[AnyFaces]:
     """Yields each photo unchanged, and each frame with averages over time, in order.
 
-    Averages are of log-probabilities, of the outputs of further heads, and of the directions of a
-    pose. They are over time, not over frames: where a clip has twice as many frames a second, each
-    counts half.
+    Log-probabilities, the outputs of further heads, and the directions of a pose are averaged.
+    Averages are over time, not over frames: with twice as many frames a second, each frame counts
+    half.
 
     Args:
         batches: Classified photos and frames, in order.
         constant: The time constant in seconds; 0: no average.
-        kernel: How much frames around a time count.
+        kernel: The weights of the frames around a time.
     """
     for _, frames in groupby(_each_photo(batches), lambda faces: faces.infos[0].index):
         yield from _smooth_video(frames, constant, kernel)
@@ -98,13 +100,10 @@ def _each_photo(batches: Iterable[AnyFaces]) -> Iterator[AnyFaces]:
 def _smooth_video(
     frames: Iterable[AnyFaces], constant: float, kernel: Kernel
 ) -> Iterator[AnyFaces]:
-    """Yields each frame of a video with averages over time, and photos unchanged.
-
-    The first `num_yielded` frames of the window were yielded; later averages need them.
-    """
+    """Yields each frame of a video with averages over time, and photos unchanged."""
     half_width = HALF_WIDTH * constant
     window = deque[TimedFaces[AnyFaces]]()
-    num_yielded = 0  # of the frames in the window
+    num_yielded = 0  # first frames of the window that were yielded; later averages need them
     before: float | None = None
     for faces in frames:
         seconds = faces.infos[0].seconds
@@ -122,7 +121,7 @@ def _smooth_video(
         while num_yielded < len(window):
             timed = window[num_yielded]
             if not kernel.causal and seconds - timed.seconds <= half_width:
-                break  # frames that it is averaged with may follow
+                break  # frames of its window may follow
             yield _smooth_frame(timed, window, constant, kernel)
             num_yielded += 1
         while num_yielded and seconds - window[0].seconds > 2 * half_width:
@@ -143,14 +142,14 @@ def _smooth_frame(
     faces = timed.faces
     frames = list(window)
     near = []
-    lengths = []  # seconds that these frames count for
+    lengths = []  # durations of these frames in seconds
     for index, frame in enumerate(frames):
         if abs(seconds - frame.seconds) <= HALF_WIDTH * constant:
             after = frames[index + 1].seconds if index + 1 < len(frames) else None
             near.append(frame)
             lengths.append(_frame_length(frame, after, constant, kernel.causal))
 
-    # of all W faces in these frames
+    # the values of all W faces in these frames
     counts = [len(frame.faces) for frame in near]
     ages = np.repeat([seconds - frame.seconds for frame in near], counts)
     durations = np.repeat(lengths, counts)
@@ -166,7 +165,7 @@ def _smooth_frame(
         weights /= weights.sum()
         logs = np.log(np.maximum(probabilities[same], MIN_PROBABILITY))
         average = np.exp(weights @ logs)  # (C,)
-        average[(probabilities[same] == 0).all(0)] = 0  # such as labels that `classes` excludes
+        average[(probabilities[same] == 0).all(0)] = 0  # such as for labels that `classes` excludes
         smoothed[row] = average / average.sum()
         smoothed_outputs[row] = _average_outputs(outputs[same], weights, faces.scheme.outputs)
     return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)
@@ -175,11 +174,11 @@ def _smooth_frame(
 def _frame_length(
     frame: TimedFaces[Any], after: float | None, constant: float, causal: bool
 ) -> float:
-    """Returns for how many seconds a frame counts, up to the time constant.
+    """Returns the duration of a frame in seconds, at most the time constant.
 
-    Half of the time from the frame before to the frame after; if `causal`, the time since the frame
-    before. At an end of the video, the side that is missing is like the other one. So with a
-    constant frame rate all frames count equally.
+    The duration is half of the time from the frame before to the frame after; if `causal`, the time
+    since the frame before. At an end of the video, the missing side is assumed to be as long as the
+    other side. So with a constant frame rate, all frames count equally.
     """
     sides = []
     if frame.before is not None:

@@ -48,10 +48,10 @@ class Checked(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What tables were written of."""
+    """What was written to tables."""
 
-    summary: str  # of photos, frames and faces, with the detector
-    people: People  # of the videos
+    summary: str  # counts of photos, frames and faces, and the detector
+    people: People  # the people in the videos
     marks: list[list[Marked]]  # the faces of each frame of a marked copy
 
 
@@ -67,12 +67,12 @@ def predict_table(
     The table is complete even if the marked copy fails.
 
     Args:
-        model: What recognizes the faces.
+        model: The model that recognizes the faces.
         photos: Each photo and frame with its faces, in the order of `images`, see
             `Recognizer.recognize`.
-        images: The files.
-        options: How they are read.
-        outputs: What is written.
+        images: The photos and videos.
+        options: How photos and videos are read.
+        outputs: The files to write.
     """
     check_model(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
@@ -104,16 +104,16 @@ def predict_folder(
     part_size: int,
     rank: ProcessRank,
 ) -> str:
-    """Writes the missing tables of a folder that are this process's; returns a summary.
+    """Writes this process's share of the missing tables of a folder; returns a summary.
 
-    Each process has a chunk of the images, and a video is a chunk. Processes do not communicate, so
-    none waits for a dead one: each lists the images itself and takes the chunks of its rank. Tables
-    appear when they are complete, so a missing table is work to do. Raises FerVitError when the
+    Each table has a chunk of the images; a video is a chunk. Processes do not communicate, so no
+    process waits for a dead one: each lists the images itself and takes the chunks of its rank. A
+    table appears when it is complete, so a missing table is work to do. Raises FerVitError when the
     folder contains other files, or a table of other images, options or another model.
     """
     check_model(outputs, model.heads, model.name)
     facts = _folder_facts(model, images, options, outputs)
-    clear_remains_in(outputs.table)  # of finished tables, too
+    clear_remains_in(outputs.table)  # also remains of tables that are finished by now
 
     # the missing tables of this process
     plan = plan_tables(outputs.table, images, part_size)
@@ -124,7 +124,7 @@ def predict_folder(
             assigned[path] = plan[path]
     summary = "Nothing to do: all tables of this process exist."
     if assigned:
-        # a table that another process wrote in the meantime is the same
+        # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
         photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
         videos = any(map(is_video, images))
@@ -164,7 +164,7 @@ def predict_folder(
 def _folder_facts(
     model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs
 ) -> dict[str, str]:
-    """Returns what the tables of a folder must have in common."""
+    """Returns the facts that are recorded in all tables of a folder, and must be equal."""
     facts = prediction_facts(model, options)
     facts["fingerprint"] = fingerprint(model)
     if outputs.min_confidence:
@@ -173,7 +173,8 @@ def _folder_facts(
         facts["outputs"] = ", ".join(outputs.heads)
     if outputs.features:
         facts["features"] = str(outputs.features)
-    # Relative paths name other files in another directory. It is hashed, since tables are sent on.
+    # Relative paths name other files in another directory. The directory is hashed, because tables
+    # are passed on.
     if not all(map(os.path.isabs, images)):
         facts["directory"] = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     return facts
@@ -228,7 +229,7 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
             recorded = read_facts(file.schema_arrow.metadata or {})
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
-        first_rows = [row for row in rows if not row["face"]]  # of each image or frame
+        first_rows = [row for row in rows if not row["face"]]  # one of each image or frame
         paths = [path for path, _ in groupby(first_rows, itemgetter("path"))]
         statuses = Counter(row["status"] for row in first_rows)
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
@@ -254,7 +255,7 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
 
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
-    """Reads the people of videos from finished tables; `columns` are of further heads."""
+    """Reads the people in videos from finished tables; `columns` are outputs of further heads."""
     people = People(outputs=columns, threshold=outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
@@ -272,7 +273,7 @@ def _write_tables(
     facts: Mapping[str, str],
     outputs: Outputs,
 ) -> Written:
-    """Writes `photos` into the tables of a plan, which has their files in order.
+    """Writes `photos` to tables; `plan` has the files of each table, in the order of `photos`.
 
     With `videos`, the tables have the columns of videos.
     """
@@ -322,8 +323,8 @@ class Counts:
     """Numbers of photos and frames, and of faces by label, ambiguity and warning."""
 
     def __init__(self) -> None:
-        self.kinds = Counter[str]()  # of photos and frames
-        self.statuses = Counter[str]()  # of photos and frames
+        self.kinds = Counter[str]()  # photos, frames and failed videos
+        self.statuses = Counter[str]()  # photos and frames by status
         self.labels = Counter[str]()
         self.warnings = Counter[str]()
         self.ambiguous = Counter[bool]()
@@ -346,7 +347,7 @@ class Counts:
                 self.ambiguous[bool(row["ambiguous"])] += 1
 
     def summarize(self) -> str:
-        """Returns two lines, and further ones for ambiguous, small and turned faces."""
+        """Returns two lines, and further lines for ambiguous, small and turned faces."""
         kinds = [counted(count, kind) for kind, count in self.kinds.items()]
         lines = [f"{', '.join(kinds)}: {format_counts(self.statuses)}"]
 

@@ -1,4 +1,4 @@
-"""How many threads torch computes in: one for few faces, and in forked processes."""
+"""Sets the number of threads of torch: one for few faces, and in forked processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,18 +8,19 @@ import torch
 
 from fer_vit.processes import ThreadLock, call_after_fork
 
-FEW_FACES = 8  # faces that one thread computes as fast as two: together about 60 ms
+FEW_FACES = 8  # one thread computes so many faces as fast as two threads, in about 60 ms
 
 
 class _TorchThreads:
-    """How many threads torch computes in.
+    """The number of threads of torch before blocks of `few_threads`, and their count.
 
-    Each thread of Python has its number, and a new thread begins with the number that was set last.
+    Torch has a number for each thread of Python; a new thread begins with the number that was set
+    last.
     """
 
     lock = ThreadLock()
     users = 0  # how many blocks of `few_threads` compute in one thread
-    threads = 1  # the number before the first of them
+    threads = 1  # number of threads before the first of these blocks
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Videos as streams of frames: faces are found, followed between searches, numbered by person."""
+"""Reads videos: finds faces, follows them between searches, and numbers them by person."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ class VideoReader:
         return source_name(self.sources[index], index)
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the frames of a video; for a damaged one, the last status has the reason."""
+        """Yields the frames of a video; if it is damaged, the last status is the reason."""
         options = self.options
         info = PhotoInfo(self.name(index), index=index)
         frames = read_frames(
@@ -47,7 +47,7 @@ class VideoReader:
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
             yield Item(no_faces([replace(info, status=str(error))]), [])
-        except (cv2.error, MemoryError):  # from frames of an odd shape, or huge ones
+        except (cv2.error, MemoryError):  # frames of an odd shape, or huge frames
             yield Item(no_faces([replace(info, status="the video cannot be processed")]), [])
 
 
@@ -59,9 +59,9 @@ class Tracked(NamedTuple):
     tracks: list[int]  # the number of each face's person
 
 
-# most frames that wait for faces that are found after them, so that large ones fit into memory
+# most frames that wait for faces in later frames, so that large frames fit into memory
 MAX_WAITING = 12
-# height of the smallest face that is filled in, as a fraction of the frame's height
+# least height of a face that is filled in, as a fraction of the frame's height
 MIN_FILLED_HEIGHT = 0.05
 
 
@@ -74,8 +74,8 @@ def track_faces(
 ) -> Iterator[Item]:
     """Yields the frames of a video with faces and tracks, and the faces as the model's input.
 
-    With `fill`, frames come up to `detect_every` frames late, with the faces that were found after
-    them.
+    With `fill`, frames are yielded up to `detect_every` frames later, with new faces that were
+    followed back from later frames.
     """
     for frame, faces in _faces_of_frames(finder, frames, detect_every, fill):
         height, width = frame.image.shape[:2]
@@ -116,7 +116,7 @@ def follow_in_frames(
     max_waiting = 1
     marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
     if fill:
-        max_waiting = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds one, too
+        max_waiting = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds another one
         marked = mark_last(frames)
     queue = FrameQueue(detector, detect_every)
     try:
@@ -124,21 +124,21 @@ def follow_in_frames(
             queue.add(frame, is_last)
             if len(queue.waiting) == max_waiting:
                 yield queue.waiting.popleft()
-    except Exception:  # of a damaged file: the frames before are good
+    except Exception:  # a damaged file: the frames before are good
         yield from queue.waiting
         raise
     yield from queue.waiting
 
 
 def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
-    """Yields each frame with whether it is the last one, also before an error of the frames."""
+    """Yields each frame, and whether it is the last one: at the end, or before an error."""
     before: Frame | None = None
     try:
         for frame in frames:
             if before is not None:
                 yield before, False
             before = frame
-    except Exception:  # of a damaged file
+    except Exception:  # a damaged file
         if before is not None:
             yield before, True
         raise
@@ -147,10 +147,9 @@ def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
 
 
 class FrameQueue:
-    """Finds the faces of frames, which then wait for faces that are found after them.
+    """Finds the faces of frames, and holds the frames for faces that are found in later frames.
 
-    A new face is followed back into the frames that wait; who takes a frame from `waiting` gets it
-    with these faces.
+    A new face is followed back into the frames in `waiting`, and is added to them.
     """
 
     def __init__(self, detector: Detector, detect_every: int) -> None:
@@ -158,10 +157,10 @@ class FrameQueue:
         self._detector = detector
         self._detect_every = detect_every
         self._tracker = Tracker()
-        self._next_search = 0  # frames before this number are followed, unless a face is lost
+        self._next_search = 0  # before this frame, faces are followed unless one is lost
 
     def add(self, frame: Frame, is_last: bool) -> None:
-        """Finds the faces of a frame and lets it wait; the last frame is searched in any case."""
+        """Finds the faces of a frame, and lets it wait; the last frame is always searched."""
         faces = self._find_faces(frame, is_last)
 
         num_before = self._tracker.num_tracks
@@ -173,11 +172,11 @@ class FrameQueue:
         self.waiting.append(Tracked(frame, list(faces), tracks))
 
     def _find_faces(self, frame: Frame, is_last: bool) -> list[Detection]:
-        """Returns the faces of a frame that is followed, or searched if it is due."""
+        """Follows faces into a frame, or searches the whole frame if this is due."""
         expected = self._tracker.expect_faces(frame.seconds)
         if frame.number < self._next_search and not is_last:
             followed = follow_faces(self._detector, frame.image, expected)
-            if len(followed) == len(expected):  # none is lost
+            if len(followed) == len(expected):  # no face is lost
                 return followed
 
         self._next_search = frame.number + self._detect_every
@@ -205,13 +204,13 @@ class FrameQueue:
 MAX_GAP = 2.0  # seconds without a face after which its track ends
 SPEED_MEMORY = 0.2  # seconds over which a track's speed is averaged
 MAX_DISTANCE = 0.6  # between expected and found landmarks, in widths of the face
-MAX_SPEED = 1.5  # added to the distance for each second without a face, in widths
+MAX_SPEED = 1.5  # added to `MAX_DISTANCE` for each second without a face, in widths a second
 MAX_GROWTH = 1.7  # largest ratio of a face's sizes in two successive detections
 IMPOSSIBLE_COST = 1e6  # the cost of an impossible pair
 
 
 def assign(costs: Array) -> list[tuple[int, int]]:
-    """Returns pairs of rows and columns of costs (R, C) with the least sum, each at most once."""
+    """Returns pairs of a row and a column, each used once, with the least sum of costs (R, C)."""
     if costs.size == 0:
         return []
     # a single row or column needs no solver, whose import takes longer than a second of video
@@ -230,7 +229,7 @@ class Track:
 
     number: int
     face: Detection
-    seconds: float  # of the frame with the last detection
+    seconds: float  # time of the last detection
     speed: Array = field(default_factory=lambda: np.zeros(2))  # pixels a second (x, y)
 
     def expect_face(self, seconds: float) -> Detection:
@@ -238,10 +237,10 @@ class Track:
         return self.face.moved(1.0, self.speed * min(abs(seconds - self.seconds), 1.0))
 
     def cost(self, face: Detection, seconds: float) -> float:
-        """Returns how little a face of a later frame fits the track.
+        """Returns the cost of assigning a face of a later frame to the track.
 
-        It is 1 - IoU, plus the mean distance of landmarks in widths of the face, plus the gap in
-        seconds; or `IMPOSSIBLE_COST`.
+        The cost is 1 - IoU, plus the mean distance of landmarks in widths of the face, plus the gap
+        in seconds; or `IMPOSSIBLE_COST`.
         """
         expected = self.expect_face(seconds)
         gap = abs(seconds - self.seconds)
@@ -272,8 +271,8 @@ class Tracker:
 
     def __init__(self) -> None:
         self._tracks: list[Track] = []
-        self._seconds = 0.0  # of the last frame
-        self.num_tracks = 0  # of all frames so far; tracks are numbered from 1
+        self._seconds = 0.0  # time of the last frame
+        self.num_tracks = 0  # number of tracks so far; tracks are numbered from 1
 
     def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""

@@ -707,7 +707,7 @@ MUTATIONS = [
     Mutation(
         "predict removes the remains in the folder of its tables",
         "fer_vit/predict/tables.py",
-        "    clear_remains_in(outputs.table)  # of finished tables, too\n",
+        "    clear_remains_in(outputs.table)  # also remains of tables that are finished by now\n",
         "",
         "tests/predict/test_tables.py::test_each_rank_predicts_its_own_tables",
     ),

@@ -184,8 +184,8 @@ def test_a_wrong_address_is_one_line_soon(
     no_model: Recognizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patience = 0.5 if answer is None else PATIENCE
-    monkeypatch.setattr(reader, "STREAM_PATIENCE", patience)
+    timeout = 0.5 if answer is None else PATIENCE
+    monkeypatch.setattr(reader, "STREAM_TIMEOUT", timeout)
     port = serve(silent=True) if answer is None else serve(answer)
     with pytest.raises(FerVitError, match=rf"^{scheme}://127.0.0.1:{port}/x: .*({reason})"):
         next(watch(no_model, f"{scheme}://user:secret@127.0.0.1:{port}/x"))
