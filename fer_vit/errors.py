@@ -179,7 +179,7 @@ def short(value: object) -> str:
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """Returns a question with the nearest of the allowed names; empty if none is near."""
+    """Returns a space and a question with the nearest allowed name; empty if no name is near."""
     nearest = get_close_matches(name, choices, 1)
     return f" Did you mean `{nearest[0]}`?" if nearest else ""
 

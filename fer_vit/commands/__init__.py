@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Types of options with several values, of which Python users may give one alone.
+# Types of options with several values. For such an option, Python users may pass a single value.
 SEVERAL = (Sequence[str], Sequence[int], list[str] | None)
 
 
 def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns a command for Python: it takes text for a path, and a single value for a list."""
+    """Returns a command that also accepts text for a path, and a single value for a list."""
 
     @wraps(command)
     def call(*args: Any, **options: Any) -> Result:
         given = signature(command).bind(*args, **options)
-        types = get_type_hints(command)  # also of a module whose annotations are text
+        types = get_type_hints(command)  # evaluates annotations that are text
         for name, value in given.arguments.items():
             kind = types.get(name)
             if isinstance(value, str) and kind in (Path, Path | None):
@@ -41,20 +41,21 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def find_network(checkpoint: str | None, model: str | None) -> str | RegionViT | None:
-    """Returns what `load` takes: the name of a model, or the network that a user's class builds.
+    """Returns the argument for `load`: the name of a model, or the network of a user's class.
 
     Args:
-        checkpoint: A model as for `load`; with `model` a checkpoint of `fer-vit fit`.
-        model: The class that trained it, such as `my_module.MyTask`. None: a task of fer-vit.
+        checkpoint: A model as for `load`; with `model`, a checkpoint of `fer-vit fit`.
+        model: The class that trained the checkpoint, such as `my_module.MyTask`. None: a class of
+            fer-vit.
 
     Raises:
-        FerVitError: The class cannot be imported, or the checkpoint is not of it.
+        FerVitError: The class cannot be imported, or another class trained the checkpoint.
     """
     if model is None:
         return checkpoint
     if checkpoint is None:
         raise FerVitError("`--model` needs the checkpoint of that class. Add `--checkpoint FILE`.")
-    # imports Lightning, which prediction does not need
+    # imported here, because it imports Lightning, which prediction does not need
     from fer_vit.train.custom import load_custom
 
     return load_custom(checkpoint, model)

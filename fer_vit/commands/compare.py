@@ -34,7 +34,7 @@ def compare(
 ) -> None:
     """Compares the expressions of persons between conditions or groups.
 
-    Movements, head pose, valence and arousal, where the table has them, are compared as well. All
+    Movements, head pose, valence and arousal are compared as well, if the table has them. All
     results have 95% intervals over persons. Writes OUTPUT/index.html, results.md and
     results.json: clear differences as sentences; means and shares; for videos, durations and
     transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
@@ -55,14 +55,14 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
-        rest: A resting interval in each clip, START:END in seconds, such as 0:5. Its mean is
-            subtracted from the probabilities and outputs of the clip. Clips without a face in it
-            are left out.
-        grid: Seconds of a bin. Also write grid.csv, the mean probabilities of each clip in bins,
-            and grid_means.csv, their means over persons. A bin without a face stays empty.
+        rest: A resting interval in each clip, START:END in seconds, such as 0:5. The mean over this
+            interval is subtracted from the probabilities and outputs of the clip. Clips without a
+            face in the interval are left out.
+        grid: The duration of a bin in seconds. Also writes grid.csv, the mean probabilities of each
+            clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
-        uncertain: Also use faces of which the detector is uncertain, in photos that have a certain
-            face.
+        uncertain: Also use faces of which the detector is uncertain, in photos that have a face of
+            which the detector is certain.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
     """

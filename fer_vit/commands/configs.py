@@ -1,16 +1,16 @@
-"""The command `configs`: lists the included configs."""
+"""The command `configs`: lists the shipped configs."""
 
 import re
 
 from fer_vit.report.table import align_columns
 from fer_vit.store.configs import CONFIGS, shipped_configs
 
-# In the header of a config: accuracy and split.
+# Matches accuracy and split in the header of a config.
 ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")
 
 
 def header_lines(text: str) -> list[str]:
-    """Returns the comments of a config without their mark; the first states what it trains."""
+    """Returns the comments of a config without `# `; the first line states what it trains."""
     return [line[2:] for line in text.splitlines() if line.startswith("#")]
 
 
@@ -21,11 +21,11 @@ def measured_accuracy(text: str) -> str | None:
 
 
 def configs() -> None:
-    """Lists the included training configs with their measured accuracy.
+    """Lists the shipped training configs with their measured accuracy.
 
-    `--config` of fit, validate and test accepts their names; a file with the same name takes
-    precedence. A config that is "laid over another config" changes parts of it: give both. To make
-    your own, copy one from the printed folder.
+    `--config` of fit, validate and test accepts the names of these configs; a file with the same
+    name takes precedence. A config that is "laid over another config" changes parts of the other
+    config: name both. To make your own config, copy one from the printed folder.
 
     Examples:
         fer-vit configs

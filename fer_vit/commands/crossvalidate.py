@@ -41,12 +41,13 @@ def crossvalidate(
 
     The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
     are in one fold; without persons, identical files are in one fold. The best epoch of each model
-    is chosen on val. A picture that was encoded again may be in another fold, where a model learns
-    it: without persons, leave such copies out of the manifest. OUTPUT/evaluation has the files of
-    `evaluate` and the scores of each fold; OUTPUT/training has the logs and checkpoints. The same
-    command resumes an interrupted run. The 95% bootstrap intervals resample persons, else photos;
-    they do not include the variation between training runs. Options of `fit`
-    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change the training of every fold.
+    is chosen on val. Copies of a picture that are encoded differently may be in different folds, so
+    that a model is evaluated on a picture from its training: without persons, leave such copies out
+    of the manifest. OUTPUT/evaluation has the files of `evaluate` and the scores of each fold;
+    OUTPUT/training has the logs and checkpoints. The same command resumes an interrupted run. The
+    95% bootstrap intervals resample persons, else photos; they do not include the variation between
+    training runs. Options of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change
+    the training of every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -57,8 +58,8 @@ def crossvalidate(
 
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: A config file, or a name from `fer-vit configs`. A model that it starts from must
-            not have been trained on these faces.
+        config: A config file, or a name from `fer-vit configs`. If the config starts from a model,
+            the model must not have been trained on these faces.
         folds: Number of folds and of models.
         by: Columns to group by.
         output: The folder to write.
@@ -80,7 +81,7 @@ def crossvalidate(
             "Use fewer folds."
         )
 
-    # the same faces, config, options and folds resume the same run
+    # A run is resumed if the faces, the config, the options and the number of folds are the same.
     logs = f"training/{recipe.key(manifest, str(folds))}"
     fold_results = []
     for fold, faces in enumerate(held_out):
@@ -113,13 +114,13 @@ def crossvalidate(
         heads=evaluate_heads(all_faces, by),
     )
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
-    page = output / "evaluation"
-    LOGGER.info(write_results(page, facts, evaluation, labelled, overwrite=overwrite))
+    evaluation_folder = output / "evaluation"
+    LOGGER.info(write_results(evaluation_folder, facts, evaluation, labelled, overwrite=overwrite))
     return evaluation_json(evaluation)
 
 
 def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:
-    """Returns all faces of several parts of the same labelled data."""
+    """Joins the predictions for several parts of the same labelled data."""
 
     def joined(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts])

@@ -33,16 +33,16 @@ def distill(
 ) -> None:
     """Writes a manifest whose votes are mixed with the predictions of trained models.
 
-    The mean probabilities of the teachers for a face and its mirror image are mixed with its votes;
-    `fer-vit fit` learns from both. The faces of val and test keep their votes. Hinton et al.,
+    The votes of a training face are mixed with the mean probabilities of the teachers for the face
+    and its mirror image. The faces of val and test keep their votes. The method is Hinton et al.,
     "Distilling the Knowledge in a Neural Network" (2015), at temperature 1.
 
     A teacher is overconfident on its training faces. A teacher trained with `fit --data.fold 0/3`
-    predicts only its held-out third; three such teachers predict all faces.
+    predicts only the held-out third; three such teachers predict all faces.
 
     `--unlabelled` adds faces without labels, with the teachers' predictions as votes (noisy
     student, Xie et al. 2020). Unlike in this paper, `--per_class` keeps random faces of a common
-    expression, not the most confident ones, and repeats no faces of a rare expression.
+    expression, not the most confident faces, and repeats no faces of a rare expression.
 
     Examples:
         fer-vit distill large.ckpt ferplus.parquet distilled.parquet
@@ -56,11 +56,12 @@ def distill(
             models`.
         manifest: The teachers' training faces: a table of `fer-vit prepare` with labels.
         output: The manifest to write.
-        weight: Weight of the teachers in the new votes, from 0 to 1.
-        unlabelled: A manifest, prepared for the same labels, whose training faces are added with
-            the teachers' votes. Its labels are not read, and faces without landmarks are left out.
-        per_class: Largest number of unlabelled faces to add for each predicted expression. Default:
-            all.
+        weight: The weight of the teachers in the new votes, from 0 to 1.
+        unlabelled: A manifest that was prepared for the same labels. The training faces in this
+            manifest are added with the teachers' votes. Labels in this manifest are not read, and
+            faces without landmarks are left out.
+        per_class: The largest number of unlabelled faces to add for each predicted expression.
+            Default: all.
         overwrite: Whether an existing manifest may be replaced. The input is never replaced.
     """
     check_number("weight", weight, 0, 1)
@@ -106,15 +107,15 @@ def distill(
         LOGGER.info(f"Targets of {heads} are unaltered: only votes are mixed.")
 
 
-def read_unlabelled(manifest: Path, labels: Sequence[str]) -> Manifest:
-    """Returns the training faces with landmarks, which need no labels.
+def read_unlabelled(manifest_path: Path, labels: Sequence[str]) -> Manifest:
+    """Returns the training faces with landmarks. The faces need no labels.
 
-    How many are left out is printed.
+    Logs how many faces are left out.
 
     Raises:
-        FerVitError: There is none, or the manifest is of other labels than `labels`.
+        FerVitError: There is no such face, or the manifest was prepared for other labels.
     """
-    pool = Manifest.read(manifest, ["train"]).split("train")
+    pool = Manifest.read(manifest_path, ["train"]).split("train")
     pool.check_labels(labels)
     has_landmarks = np.isfinite(pool.landmarks()).all((1, 2))
     has_score = np.array(pool.column("score"), float) != 0
@@ -122,21 +123,23 @@ def read_unlabelled(manifest: Path, labels: Sequence[str]) -> Manifest:
     faces = pool.select(detected)
     if not len(faces):
         raise FerVitError(
-            f"Expected training faces with landmarks in {manifest}, but there is none."
+            f"Expected training faces with landmarks in {manifest_path}, but there is none."
         )
     LOGGER.info(
-        f"{manifest}: {len(faces):,} training faces; "
+        f"{manifest_path}: {len(faces):,} training faces; "
         f"{(~detected).sum():,} more were not detected and are left out"
     )
     return faces
 
 
 def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Array:
-    """Returns the mean probabilities (M, C) of teachers for M faces; prints their agreement.
+    """Returns the mean probabilities (M, C) of teachers for M faces; logs their agreement.
 
-    `votes` (N, C) are fractions for the first N faces, of which a teacher with a held-out fold
-    predicts this fold alone. Raises FerVitError when a teacher has other labels, or no teacher
-    predicts some faces.
+    `votes` (N, C) are the votes for the first N faces, as fractions. A teacher with a held-out fold
+    predicts only this fold of the first N faces.
+
+    Raises:
+        FerVitError: A teacher has other labels, or no teacher predicts some faces.
     """
     folds = [read_fold(teacher) for teacher in teachers]
     labelled = faces.select(np.arange(len(faces)) < len(votes))
@@ -155,7 +158,8 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
     total = np.zeros((len(faces), len(faces.labels)))  # (M, C)
     for teacher, fold, mask in zip(teachers, folds, predicted, strict=True):
         model = load(str(teacher))
-        model.net.offset = None  # rare classes would gain in each generation
+        # Without logit adjustment, which would raise rare classes again in each generation.
+        model.net.offset = None
         faces.check_labels(model.labels)
         probabilities = predict_with_flip(model, faces, np.flatnonzero(mask).tolist())
         total[mask] += probabilities
@@ -171,10 +175,10 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
 
 
 def read_fold(teacher: Path) -> str | None:
-    """Returns the held-out fold of a teacher, if any.
+    """Returns the held-out fold of a teacher; None without a held-out fold.
 
     Raises:
-        FerVitError: The model that the teacher started from may have learned this fold.
+        FerVitError: The teacher started from a model that may have learned the held-out fold.
     """
     checkpoint = load_checkpoint(teacher) if teacher.is_file() else {}
     fold = as_dict(checkpoint.get("FaceDataModule")).get("fold")
@@ -190,9 +194,9 @@ def read_fold(teacher: Path) -> str | None:
 
 
 def predict_with_flip(teacher: Recognizer, faces: Manifest, rows: list[int]) -> Array:
-    """Returns a teacher's probabilities (M, C) of M rows.
+    """Returns the probabilities (M, C) from a teacher for the faces in M rows.
 
-    Each is the mean over the face and its mirror image.
+    The probabilities are means over a face and its mirror image.
     """
     logits = []
     with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
@@ -204,15 +208,18 @@ def predict_with_flip(teacher: Recognizer, faces: Manifest, rows: list[int]) -> 
 
 
 def agreement_text(probabilities: Array, votes: Array) -> str:
-    """Formats how often the first N probabilities (M, C) and N votes (N, C) have one top class."""
+    """Formats how often the first N probabilities (M, C) and the votes (N, C) agree in the class.
+
+    The class of a face is the class with the largest probability or vote.
+    """
     same = probabilities[: len(votes)].argmax(1) == votes.argmax(1)
     return f"{same.mean():.1%} of {len(votes):,}"
 
 
 def add_votes(faces: Manifest, votes: Array, per_class: int | None) -> Manifest:
-    """Returns faces with votes (M, C) and their top class as label; prints the counts.
+    """Returns faces with votes (M, C), and the class with the most votes as label.
 
-    At most `per_class` random faces of each class are returned.
+    At most `per_class` random faces of each class are returned. Logs the counts by class.
     """
     labels = votes.argmax(1)  # (M,)
     order = np.random.default_rng(0).permutation(len(votes))

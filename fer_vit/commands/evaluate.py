@@ -115,7 +115,7 @@ def evaluate(
     check_output(output, overwrite, EVALUATION_FILES)
     conditions = Conditions(split, merge, prior, classes)
     network = find_network(checkpoint, model)
-    # what can be wrong, before a manifest is predicted
+    # wrong arguments are reported before a manifest is predicted, which takes minutes
     opened = open_faces(data, checkpoint, labels, conditions, network)
     if columns:
         opened = add_columns(opened, columns)

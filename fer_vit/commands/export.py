@@ -25,8 +25,8 @@ from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
-# The measure of `fer-vit faithfulness` that a model's settings keep. This measure favours the
-# method `pixels`, which integrates from the blurred face, too: docs/explanation/faithfulness.md.
+# The measure of `fer-vit faithfulness` that is stored with a model. This measure favours the method
+# `pixels`, because both use the blurred face; see docs/explanation/faithfulness.md.
 KEPT_MEASURE = "pixel insertion, blurred"
 
 
@@ -69,12 +69,13 @@ def export(
             Repeated: the weights are averaged, for models of one configuration and the same initial
             weights; `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
-            accuracy, and the thresholds of `predict`'s column `prediction_set`.
+            accuracy, and the thresholds for the column `prediction_set` of `predict`.
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
             the logarithm of an expression's frequency in the training faces of `calibrate` is
-            subtracted from its logit (Menon et al. 2021). A new adjustment replaces an earlier one,
-            and `distill` ignores it. Accuracy and UAR before and after are printed.
-        half: Store a folder's weights in 16 bits, half the size; they are loaded as 32 bits.
+            subtracted from the logit of the expression (Menon et al. 2021). A new adjustment
+            replaces an earlier adjustment; `distill` ignores adjustments. Prints accuracy and UAR
+            (unweighted average recall) before and after.
+        half: Store the weights of a folder in 16 bits, half the size. They are loaded as 32 bits.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a
             quarter of the size, and faster on CPUs (see docs/results/benchmarks.md).
         faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A
@@ -85,7 +86,7 @@ def export(
     Returns:
         `output`.
     """
-    # everything that can be wrong is checked before the model is loaded
+    # arguments are checked before the model is loaded
     check_number("logit_adjust", logit_adjust, 0, 1)
     if logit_adjust and calibrate is None:
         raise FerVitError(
@@ -109,7 +110,7 @@ def export(
     else:
         model = Recognizer(average_networks(checkpoints))
 
-    # these files are read before the calibration and the graph, which take minutes
+    # errors in these files are reported before calibration and tracing, which take minutes
     if faithfulness is not None:
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
     batches = None
@@ -127,7 +128,7 @@ def export(
 def read_faithfulness(path: Path) -> dict[str, list[float]]:
     """Returns the gains in pixel insertion by method.
 
-    A gain is mean, low and high, or the mean alone without an interval.
+    A gain is a list of mean, low and high, or of the mean alone if there is no interval.
 
     Raises:
         FerVitError: The file is not one of `fer-vit faithfulness`.

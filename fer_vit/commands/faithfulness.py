@@ -40,16 +40,17 @@ LOGGER = logging.getLogger("fer_vit")
 # Means over faces by method and measure.
 MethodTable: TypeAlias = dict[str, dict[str, FaceEstimate]]
 
-# Faces, and the name of the person or photo of each.
+# A batch of faces, and the name of the person or photo of each face.
 MeasuredBatch: TypeAlias = tuple[Batch, Sequence[str]]
 
 MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
 
-# The scores of terms; see `score_terms`.
+# The names of the scores of terms; see `score_terms`.
 TERMS = ("rank correlation", "in random order", "largest first", "first in random order")
 
-# About the most faces explained with shuffled weights, which takes a model for every block.
+# The number of faces, rounded up to a full batch, that are explained with shuffled weights. This is
+# slow, because each block of the model needs another model with shuffled weights.
 MAX_SHUFFLED = 200
 
 
@@ -57,8 +58,9 @@ MAX_SHUFFLED = 200
 class TermScores:
     """How well the terms of a head predict the effect of hiding a region in one way."""
 
-    scores: Mapping[str, FaceEstimate]  # over faces and outputs, by name in `TERMS`
-    outputs: Mapping[str, Mapping[str, float]]  # means over faces by output and name; NaN: none
+    scores: Mapping[str, FaceEstimate]  # means over faces and outputs, by name in `TERMS`
+    # means over faces, by output and name in `TERMS`; NaN without a value
+    outputs: Mapping[str, Mapping[str, float]]
 
 
 # The scores of the terms of a head, by how a region is hidden (`HIDING`).
@@ -67,12 +69,12 @@ HeadTerms: TypeAlias = dict[str, TermScores]
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """What `faithfulness` measures; tables are empty without a face."""
+    """What `faithfulness` measures. Without a face, the tables are empty."""
 
     methods: MethodTable
-    differences: MethodTable  # from the control `random`, which has no row
-    shuffled: MethodTable  # of explanations of a model with shuffled weights
-    terms: dict[str, HeadTerms]  # by further head; empty: no face has all regions
+    differences: MethodTable  # differences from the control `random`, which has no row
+    shuffled: MethodTable  # results for a model with shuffled weights
+    terms: dict[str, HeadTerms]  # the terms by further head; empty if no face has all regions
 
 
 def faithfulness(
@@ -99,9 +101,10 @@ def faithfulness(
     bootstrap intervals over persons (a column `person` of the manifest) or photos. The predicted
     expression is explained, whether it is correct or not.
 
-    A second table is of the terms of regions that further heads add up, on faces with all regions:
-    the rank correlation of the terms with the change when each region is hidden, and how often the
-    region with the largest term changes the output most, beside terms in random order.
+    A second table is about the terms of regions: a further head adds one term for each region. For
+    faces with all regions, the table has the rank correlation of the terms with the change when
+    each region is hidden, and how often the region with the largest term changes the output most.
+    The controls are terms in random order.
 
     Examples:
         fer-vit faithfulness photos
@@ -117,10 +120,10 @@ def faithfulness(
         model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
             my_module.MyTask`.
         output: The folder to write.
-        max_faces: Largest number of faces to use.
+        max_faces: The largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one
             face.
-        detector: For photos, as for `predict`.
+        detector: For photos: how faces are found, as for `predict`.
         batch_size: Photos per batch.
         workers: Processes that read photos. Default: one per core.
         overwrite: Whether existing results may be replaced.
@@ -147,7 +150,7 @@ def faithfulness(
         )
     results = {"model": checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
     text = methods_table(measured.differences, measured.methods["random"])
-    few = []  # measures of too few persons or photos for an interval
+    few = []  # measures with too few persons or photos for an interval
     for name, result in measured.methods["random"].items():
         if result.low is None:
             few.append(f"{name}: {counted(result.num_faces, 'face')}")
@@ -171,9 +174,11 @@ def faithfulness(
         )
 
 
-def manifest_faces(model: Recognizer, manifest: Path, max_faces: int) -> Iterator[MeasuredBatch]:
-    """Yields batches of the labelled faces of the val split, and the person or image of each."""
-    labelled = labelled_rows(Manifest.read(manifest, ["val"]), "val")
+def manifest_faces(
+    model: Recognizer, manifest_path: Path, max_faces: int
+) -> Iterator[MeasuredBatch]:
+    """Yields batches of labelled faces of the val split, and the person or image of each face."""
+    labelled = labelled_rows(Manifest.read(manifest_path, ["val"]), "val")
     units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
     batches, _ = labelled_batches(model, labelled, max_faces=max_faces)
     for batch in batches:
@@ -190,12 +195,12 @@ def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
 
 
 def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithfulness:
-    """Measures methods, explanations with shuffled weights, and the terms of further heads."""
+    """Measures the methods, explanations with shuffled weights, and the terms of further heads."""
     measured: list[MethodValues] = []
     shuffled: list[MethodValues] = []
     effects: list[dict[str, Effects]] = []
     units: list[str] = []  # the person or photo of each face
-    effect_units: list[str] = []  # of the faces in `effects`
+    effect_units: list[str] = []  # the person or photo of each face in `effects`
     net = model.net
     for batch, batch_units in batches:
         image = batch.image
@@ -229,7 +234,7 @@ def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithf
 
 
 def number_units(names: Sequence[str]) -> IntArray:
-    """Returns persons or photos by their names (N,) as numbers from 0 (N,)."""
+    """Returns a number from 0 for the person or photo of each face (N,), by name."""
     return np.unique(names, return_inverse=True)[1]
 
 
@@ -238,8 +243,8 @@ def score_terms(
 ) -> HeadTerms:
     """Returns how well the terms of a head predict the effect of hiding a region.
 
-    The controls are the terms of a face in random order. Means are over faces and outputs, their
-    intervals over persons or photos, `units` (B,).
+    The controls are the terms of a face in random order. Means are over faces and outputs;
+    intervals are over persons or photos. `units` (B,) is the number of each face's person or photo.
     """
     terms = gather([effects[head].terms for effects in batches])  # (B, R, K)
     shuffled = np.random.default_rng(0).permuted(terms, axis=1)
@@ -260,7 +265,7 @@ def score_terms(
 
 
 def mean_of_finite(values: Array, axis: int) -> Array:
-    """Returns the mean of values (B, K) along an axis without NaN; NaN where there is no value."""
+    """Returns the mean of the finite values (B, K) along an axis; NaN without a finite value."""
     finite = np.isfinite(values)
     counts = finite.sum(axis)
     sums = np.where(finite, values, 0).sum(axis)
@@ -269,12 +274,12 @@ def mean_of_finite(values: Array, axis: int) -> Array:
 
 
 def gather(batches: Sequence[Tensor]) -> Array:
-    """Returns the values (B, ...) of all batches in one array."""
+    """Joins the values (B, ...) of all batches in one array."""
     return torch.cat([*batches]).double().cpu().numpy()
 
 
 def faithfulness_json(measured: Faithfulness) -> dict[str, Any]:
-    """Returns the results as faithfulness.json has them."""
+    """Returns the results in the form of faithfulness.json."""
     terms: dict[str, dict[str, Any]] = {}
     for head, ways in measured.terms.items():
         terms[head] = {}
@@ -290,9 +295,9 @@ def faithfulness_json(measured: Faithfulness) -> dict[str, Any]:
 
 
 def methods_table(differences: MethodTable, random: Mapping[str, FaceEstimate]) -> str:
-    """Returns the means of measures as Markdown: a row for each method, then the control `random`.
+    """Returns a table of measures as Markdown: a row for each method, then the control `random`.
 
-    The rows of methods are differences: the mean of the method less the mean of `random`.
+    The row of a method has mean differences: the method less `random`.
     """
     head = ["less `random`"]
     for name, sign in BETTER.items():
@@ -312,7 +317,7 @@ def methods_table(differences: MethodTable, random: Mapping[str, FaceEstimate]) 
 
 
 def terms_table(terms: Mapping[str, HeadTerms]) -> str:
-    """Returns the scores of terms as Markdown: a row for each head and way to hide a region."""
+    """Returns a table of the scores of terms: a row for each head and way to hide a region."""
     rows = [["terms of regions", "faces", *TERMS]]
     for head, scores in terms.items():
         for hidden, row in scores.items():
@@ -333,9 +338,10 @@ def subtract_random(measured: MethodValues) -> MethodValues:
 
 
 def average_batches(batches: list[MethodValues], units: IntArray) -> MethodTable:
-    """Returns the mean over the faces of all batches with its interval, by method and measure.
+    """Returns the mean over the faces of all batches with an interval, by method and measure.
 
-    `units` (N,) are the persons or photos of these faces, and perhaps of more.
+    `units` is the number of each face's person or photo. It may be longer: only the first batches
+    may have been measured.
     """
     table: MethodTable = {}
     if not batches:

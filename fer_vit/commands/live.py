@@ -41,7 +41,7 @@ def live(
     overwrite: bool = False,
     outputs: Sequence[str] = (),
 ) -> None:
-    """Finds and classifies the faces in front of a camera and shows them on a local page.
+    """Finds and classifies the faces before a camera and shows them on a local page.
 
     The page shows the newest frame; frames that arrive while one is processed are skipped.
     Expressions on the page are smoothed by {SMOOTHING}.
@@ -55,24 +55,25 @@ def live(
         fer-vit live clip.mp4 --port 8080
 
     Args:
-        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, played
-            in real time. Default: camera 0.
+        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, which is
+            played in real time. Default: camera 0.
         checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to serve (default: localhost). Everyone who reaches this address can watch
-            and stop the program. Further values are `hostnames`, as in 0.1.
+        host: The address to listen at (default: localhost). Everyone who reaches this address can
+            watch and stop the program. Only the first value is an address: fer-vit 0.1 took names
+            of this machine as further values, which still works.
         hostnames: Names of this machine by which browsers may request the page, besides localhost
             and its IP address. Requests by other names are refused.
-        port: The port of the page; 0 selects a free one.
-        public: The address of the page for its users, if a reverse proxy serves it.
+        port: The port of the page; 0 selects a free port.
+        public: The address that users open if a reverse proxy serves the page.
         overwrite: Whether an existing table may be replaced.
         outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
     """
-    check(source, output, overwrite)
-    # only here: the extra may not be installed
+    check_arguments(source, output, overwrite)
+    # imported here, because they need the extra `app`
     from fer_vit.app.guard import public_address
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
@@ -82,12 +83,12 @@ def live(
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
     with ExitStack() as stack:
-        server, address = listen(host, port)
+        listener, address = listen(host, port)
         warning = describe_exposure(host, address)
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
-        stack.enter_context(server)
-        stack.enter_context(serving(create_app(page, allowed_hosts, behind_proxy), server))
+        stack.enter_context(listener)
+        stack.enter_context(serving(create_app(page, allowed_hosts, behind_proxy), listener))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)
@@ -103,7 +104,7 @@ def live(
                 line.set_description_str(f"{page.speed}; {list_faces(seen.faces)}")
                 if page.stopped:
                     break
-        page.stopped = True  # viewers who wait for the next picture
+        page.stopped = True  # ends the wait of browsers for the next picture
 
 
 def list_faces(faces: Faces) -> str:
@@ -115,7 +116,7 @@ def list_faces(faces: Faces) -> str:
     return ", ".join(people) or "no face"
 
 
-def check(source: str, output: Path | None, overwrite: bool) -> None:
+def check_arguments(source: str, output: Path | None, overwrite: bool) -> None:
     """Raises FerVitError, before any work, when the source or the table cannot be used."""
     if not (is_camera(source) or "://" in source or Path(source).is_file()):
         raise FerVitError(
@@ -130,7 +131,7 @@ def check(source: str, output: Path | None, overwrite: bool) -> None:
 
 
 def print_summary(page: "LivePage", output: Path | None) -> None:
-    """Prints counts of all frames, and the table's path."""
+    """Prints the counts of frames, faces and labels, the speed, and the path of the table."""
     if page.frames:
         print(f"{page.frames:,} frames")
         print(f"{page.labels.total():,} faces: {format_counts(page.labels)}")

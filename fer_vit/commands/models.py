@@ -15,9 +15,9 @@ from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FIL
 
 
 def models() -> list[dict[str, str]]:
-    """Lists the included models and the models downloaded from the Hugging Face hub.
+    """Lists the shipped models and the models downloaded from the Hugging Face hub.
 
-    `--checkpoint` and `fer_vit.load` accept their names.
+    `--checkpoint` and `fer_vit.load` accept the names of these models.
 
     Examples:
         fer-vit models
@@ -64,7 +64,7 @@ def show(rows: list[dict[str, str]]) -> None:
 
 
 def find_models() -> Iterator[tuple[str, str, Path]]:
-    """Yields name, origin and folder of each model in the package and in the cache of the hub."""
+    """Yields name, place and folder of each shipped model and each model in the hub's cache."""
     for name, folder in shipped_models().items():
         yield name, "shipped", folder
     try:
@@ -81,7 +81,7 @@ def find_models() -> Iterator[tuple[str, str, Path]]:
 
 
 def card_data(folder: Path) -> ModelCardData:
-    """Returns the metadata of a folder's model card; empty without a readable card."""
+    """Returns the metadata of the model card in a folder; empty without a readable card."""
     try:
         data: ModelCardData = ModelCard.load(folder / CARD_FILE, ignore_metadata_errors=True).data
     except (OSError, TypeError, ValueError, YAMLError):
@@ -90,9 +90,9 @@ def card_data(folder: Path) -> ModelCardData:
 
 
 def head_names(config: Path) -> str:
-    """Returns the heads of a model by its configuration, further ones with their outputs' number.
+    """Returns the heads in a model's config.json as text, further heads with the number of outputs.
 
-    The configuration of a model from the hub may be anything.
+    The config.json of a model from the hub may contain anything.
     """
     try:
         settings = as_dict(json.loads(config.read_text("utf-8")))
@@ -107,5 +107,5 @@ def head_names(config: Path) -> str:
 
 
 def metric_text(value: object) -> str:
-    """Formats a metric's value, which in a card from the hub may be anything."""
+    """Formats the value of a metric. A card from the hub may contain any value."""
     return f"{100 * value:.4g}%" if isinstance(value, float) else str(value)

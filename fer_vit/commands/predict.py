@@ -24,7 +24,7 @@ from fer_vit.wording import fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
 
-PART_SIZE = 1000  # images of a table in a folder of tables
+PART_SIZE = 1000  # images in each table in a folder of tables
 
 
 @fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))
@@ -51,9 +51,9 @@ def predict(
 
     The table has one row for each face, and one for each image without a face.
 
-    A folder as `--output` gets one table per chunk of images. Several processes can share the work
-    (torchrun, SLURM), and the same command resumes an interrupted run. The last process checks that
-    the tables have every image once.
+    If `--output` is a folder, it gets one table per chunk of images. Several processes can share
+    the work (torchrun, SLURM), and the same command resumes an interrupted run. The last process
+    checks that the tables contain every image once.
 
     Examples:
         fer-vit predict photos
@@ -74,26 +74,25 @@ def predict(
         model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
             my_module.MyTask`.
         output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
-        part_size: Images per table in a folder; each video has a separate table.
+        part_size: The number of images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous. In videos,
-            faces whose smoothed probability is below it get no smoothed label, and count in no
-            interval.
-        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: as
-            in the training data. With a prior, the column prediction_set is empty: calibration does
-            not cover it.
-        classes: The only possible expressions; the others get a probability of 0.
+            faces with a lower smoothed probability get no smoothed label, and are in no interval.
+        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: the
+            frequencies in the training data. With a prior, the column prediction_set is empty,
+            because the model was calibrated without the prior.
+        classes: The only possible expressions; other expressions get a probability of 0.
         features: Add columns feature_0, feature_1, ...: the features before the classifier.
         outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
         overwrite: Whether an existing table may be replaced.
-        summary: A second table with a row for each person in the videos: first and last time, and
+        summary: A second table with a row for each person in the videos: first and last time,
             fraction of time with each expression, and the mean of each movement and angle.
         intervals: A table with a row for each uninterrupted expression of a person, from the
             smoothed labels: .csv, .parquet, .jsonl, or .TextGrid (one video).
         annotate: A copy (.mp4) of the video, with a box, track, label and probability for each
             face. For one video.
-        threshold: The table of intervals also has the intervals in which a smoothed movement is
-            above this intensity, from 0 to 1. Default: expressions alone.
+        threshold: An intensity from 0 to 1. The table of intervals then also has the intervals in
+            which a smoothed movement is above this intensity. Default: expressions alone.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()
@@ -136,13 +135,13 @@ def predict(
     started = None
     if not wanted.in_folder:
         started = start_reading(checkpoint, sources, options)
-    # Here, not above: the import of the network's libraries takes two seconds, in which workers
-    # read.
+    # Imported here, after the workers have started: the import of the network's libraries takes two
+    # seconds, and the workers read meanwhile.
     with collector_off():
         from fer_vit.predict.recognizer import load
         from fer_vit.predict.tables import predict_folder, predict_table
 
-    gpus = torch.cuda.device_count()  # SLURM may show each process its GPU alone
+    gpus = torch.cuda.device_count()  # with SLURM, each process may see one GPU alone
     device = f"cuda:{rank.local_rank % gpus}" if gpus else None
     recognizer = load(network, device, prior=prior, classes=classes, name=checkpoint)
 
@@ -161,12 +160,12 @@ def predict(
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Adds the columns of the table to the help; `*` stands for several columns."""
+    """Adds the columns of the table to the help. `*` stands for several columns."""
     parser.epilog = f"columns of the table:\n{describe_fields(all_face_fields())}"
 
 
 def unused_size(part_size: int, outputs: Outputs) -> list[str]:
-    """Returns a line about the size of the tables in a folder, if there is one table alone."""
+    """Returns a line if `--part_size` is not used because `--output` is one table."""
     if outputs.in_folder or part_size == PART_SIZE:
         return []
     return ["Not used, since `--output` is one table: `--part_size`."]

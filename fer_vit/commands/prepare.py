@@ -63,8 +63,9 @@ def prepare(
 ) -> None:
     """Writes a manifest (one Parquet table) of a data set in its original layout.
 
-    It has the landmarks of every face. Training images that are near-duplicates of val or test
-    images are left out: the same picture, also encoded again, mirrored or shrunk.
+    The manifest has the landmarks of every face. Training images that are near-duplicates of val or
+    test images are left out. A near-duplicate is the same picture, perhaps encoded again, mirrored
+    or shrunk.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -80,20 +81,22 @@ def prepare(
     Args:
         source: The data set, see data/README.md: {SOURCES}. `folder` reads class folders,
             `drawn` draws faces.
-        root: Its folder, or a zip or tar.gz of it. For drawn: a new folder to draw into.
+        root: The folder of the data set, or a zip or tar.gz of this folder. For drawn: a new folder
+            to draw into.
         out: The manifest to write, `*.parquet`; with `--shards` a folder.
         detector: How faces and their landmarks are found. {DETECTORS}.
-        embed: Images stored in the manifest: `auto`, the small ones; `always`, all. Others must lie
-            below its folder.
-        cut: Of photos larger than 384 pixels, store only the face in the manifest, as a square of
+        embed: Images stored in the manifest: `auto`, small images; `always`, all images. Images
+            that are not stored must lie below the folder of the manifest.
+        cut: For photos larger than 384 pixels, store only the face in the manifest, as a square of
             at most 384 pixels; leave out photos without a face. For models that align by landmarks.
         duplicates: `drop` leaves out training images that are near-duplicates of val or test
             images, `keep` keeps them.
         add: Manifests with the same labels whose rows are added. Near-duplicates between data sets
             are kept.
-        shards: Number of shards of training images to write into a folder, with all images, for
-            `fit` to stream.
-        workers: Processes that read images; 0: this one. Default: one per core.
+        shards: The number of shards of training images to write into a folder, for `fit` to stream.
+            Shards contain all images.
+        workers: The number of processes that read images; 0: only this process. Default: one per
+            core.
         overwrite: Whether an existing manifest may be replaced.
         options: The options of the data set.
     """
@@ -105,7 +108,7 @@ def prepare(
             embed = "always"
         reading = SOURCES[source](base, **options)
 
-        # what can be wrong, before every image is read
+        # errors are reported before every image is read
         check_labels(reading.labels, root)
         added = [Manifest.read(manifest) for manifest in add]
         for manifest in added:
@@ -148,10 +151,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def _spelling(source: str, option: str) -> str:
-    """Returns how an option of a data set is written.
+    """Returns the spelling of an option of a data set.
 
-    It is `count`, or `drawn.count` if a data set before it in `SOURCES` has an option of that
-    name.
+    The spelling is `count`, or `drawn.count` if an earlier data set in `SOURCES` has an option
+    `count`.
     """
     for name, read in SOURCES.items():
         if name == source:
@@ -162,15 +165,15 @@ def _spelling(source: str, option: str) -> str:
 
 
 def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a data set.
+    """Returns the options of a data set by argument.
 
-    The command line gives the options of all data sets, as written, such as
-    `{"labels": "soft", "folder": {"labels": None}}`; Python gives the names of the arguments of
-    `source`.
+    From the command line, `given` has the options of all data sets by spelling, such as
+    `{"labels": "soft", "folder": {"labels": None}}`. From Python, `given` has arguments of the
+    reader of `source`.
 
     Raises:
-        FerVitError: There is no such data set or option, or an option of a different one was
-            changed.
+        FerVitError: There is no such data set or option, or an option of another data set has a
+            value.
     """
     if source not in SOURCES:
         hint = suggest(source, SOURCES)
@@ -197,9 +200,10 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_options(source: str, values: dict[str, Any]) -> None:
-    """Raises FerVitError for an option that no data set has, or that another one has.
+    """Raises FerVitError for an option of another data set, or of no data set.
 
-    `values` are by spelling; the command line gives the defaults of other data sets as well.
+    `values` has the remaining options by spelling. From the command line, `values` contains the
+    defaults of other data sets, which raise no error.
     """
     own_options = list(signature(SOURCES[source]).parameters)
     spellings = set()
@@ -230,7 +234,7 @@ def _check_arguments(
     add: Sequence[Path],
     overwrite: bool,
 ) -> None:
-    """Raises FerVitError, before the data set is read, for a wrong argument."""
+    """Raises FerVitError for a wrong argument, before the data set is read."""
     check_whole("workers", workers or 0, 0)
     check_whole("shards", 1 if shards is None else shards, 1)
     if is_archive(root) and not root.is_file():
@@ -259,7 +263,7 @@ def _check_arguments(
 def _with_landmarks(
     reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool
 ) -> Reading:
-    """Returns the rows whose images can be read, with landmarks.
+    """Returns the data set with landmarks, without rows whose images cannot be read.
 
     Raises:
         FerVitError: No image can be read, or `cut` needs a detector.
@@ -271,9 +275,9 @@ def _with_landmarks(
             "Leave one of them out."
         )
 
-    loaded = None  # the detector with its files; without one, no image is searched
+    loaded = None  # the detector with its files; None: no image is searched
     if missing:
-        # A crop surely has a face, so a low score is enough; a photo to cut may have none.
+        # A crop contains a face, so a low score is enough. A photo to cut may contain no face.
         chosen = DETECTORS[detector]
         loaded = chosen.load(chosen.min_score if cut else chosen.crop_score)
     reading = add_landmarks(reading, loaded, workers, cut)
@@ -286,12 +290,12 @@ def _with_landmarks(
 
 
 def describe_reading(reading: Reading, out: Path) -> str:
-    """Returns what was written as lines of text.
+    """Returns lines about what was written.
 
-    These are images by split and class, faces found, images left out and the size of the files.
+    The lines are images by split and class, faces found, images left out and the size of the files.
     """
     num_rows = len(reading.rows)
-    # Faces have their landmarks from the detector or from the data set.
+    # landmarks are from the detector or from the data set
     num_found = sum(row.landmarks is not None and row.score != NOT_FOUND for row in reading.rows)
     num_not_found = sum(row.score == NOT_FOUND for row in reading.rows)
     face_line = f"faces found: {num_found:,} of {num_rows:,} ({num_found / max(num_rows, 1):.2%})"
@@ -313,7 +317,7 @@ def describe_reading(reading: Reading, out: Path) -> str:
 
 
 def target_lines(reading: Reading) -> list[str]:
-    """Returns a line for each further head: its outputs, and the faces with a target of any."""
+    """Returns a line for each further head: the outputs, and the number of faces with a target."""
     lines = []
     for head, outputs in reading.outputs.items():
         columns = {target_column(head, output) for output in outputs}
@@ -323,9 +327,9 @@ def target_lines(reading: Reading) -> list[str]:
 
 
 def count_table(reading: Reading) -> str:
-    """Returns a table of the images by label and split, with totals.
+    """Returns a table of the number of images by label and split, with totals.
 
-    Labels are not listed if no image has one.
+    Labels are not listed if no image has a label.
     """
     counts = Counter((row.label, row.split) for row in reading.rows)
     by_label = Counter(row.label for row in reading.rows)
@@ -348,6 +352,6 @@ def count_table(reading: Reading) -> str:
 
 
 def _count_row(name: str, cells: Sequence[str | int]) -> list[str]:
-    """Returns a row: a name, and cells that are aligned to the right."""
+    """Returns a row of the table: a name, and cells that are aligned to the right."""
     aligned = [f"{cell:>8}" if isinstance(cell, str) else f"{cell:>8,}" for cell in cells]
     return [name, *aligned]

@@ -1,4 +1,4 @@
-"""The command `repeat`: scores of configs over seeds, in one table."""
+"""The command `repeat`: trains configs with several seeds and writes their scores in one table."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("fer_vit")
 # The columns of the table, by their names in `evaluate`.
 SCORES = ("accuracy", "UAR", "macro F1", "cross-entropy", "calibration error")
 
-# What the runs of one row of the table have in common.
+# The columns whose values are equal in all runs of one row of the table.
 GROUP_COLUMNS = ("folder", "config", "data", "split")
 
 
@@ -44,9 +44,9 @@ def repeat(
 
     OUTPUT/results.md has a row for each config: mean and standard deviation over the seeds, and the
     accuracy of each seed. OUTPUT/runs.csv has a row for each run. The same command resumes an
-    interrupted run. Further configs, seeds and options add rows; runs that are done stay. Options
-    of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. The best epoch
-    of each run is chosen on val, so scores on val are optimistic.
+    interrupted run. Further configs, seeds and options add rows; finished runs are kept. Options of
+    `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. The best epoch of
+    each run is chosen on val, so scores on val are optimistic.
 
     Examples:
         fer-vit repeat data/ferplus.parquet --config ferplus_small ferplus_teacher --seeds 5
@@ -56,8 +56,8 @@ def repeat(
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
         config: Config files, or names from `fer-vit configs`.
-        seeds: Number of seeds; the runs have the seeds 0, 1, ...
-        split: The split that is scored.
+        seeds: The number of seeds. The runs have the seeds 0, 1, ...
+        split: The split to score.
         output: The folder to write.
         fit_options: Options of `fit`, as words of the command line.
 
@@ -107,7 +107,7 @@ def repeat(
 
 
 def read_runs(output: Path) -> list[dict[str, Any]]:
-    """Returns the runs that are done, by folder and seed."""
+    """Returns the finished runs in the order of `GROUP_COLUMNS` and seeds."""
     runs = []
     for path in output.glob("*/seed*/*.json"):
         try:
@@ -128,9 +128,9 @@ def read_runs(output: Path) -> list[dict[str, Any]]:
 
 
 def summarize_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns mean, standard deviation (over n - 1) and values of each score, for each group.
+    """Returns the mean, standard deviation (over n - 1) and values of each score, for each group.
 
-    A score that is infinite in a run has neither.
+    A score that is infinite in a run has no mean and no standard deviation.
     """
     key_of = itemgetter(*GROUP_COLUMNS)
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -154,7 +154,7 @@ def summarize_runs(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Returns the table: head, then a row for each group; the last columns are the seeds."""
+    """Returns the rows of the table: a heading, then a row for each group."""
     rows = [[*GROUP_COLUMNS, "seeds", *SCORES, "accuracy by seed"]]
     for result in results:
         row = [result[name] for name in GROUP_COLUMNS]
@@ -171,7 +171,7 @@ def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def score_text(value: float | None) -> str:
-    """Returns a score as a table has it."""
+    """Formats a score for a table."""
     return NO_RESULT if value is None else f"{value:.3f}"
 
 

@@ -20,20 +20,22 @@ from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.train.task import log_prior
 
-# faces that temperature and thresholds need each; a handful gives extreme values
+# The smallest number of faces for the temperature, and for the thresholds. Few faces give extreme
+# values.
 MIN_CALIBRATION_FACES = 100
 
 
 def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> str:
     """Stores training prior, logit adjustment, temperature and thresholds in a model.
 
-    One half of the val faces fits the temperature, the other half the thresholds, which need faces
-    on which nothing else was fitted. No person is in both. The best epoch was chosen on both.
+    One half of the val faces is for the temperature. The other half is for the thresholds, because
+    thresholds need faces on which nothing else was fitted. No person is in both halves. (The best
+    epoch of the model was chosen on both halves.)
 
     Args:
-        model: Its network's settings are changed.
-        manifest: Faces of which the val split calibrates, and the training faces give the prior.
-        strength: The strength of the logit adjustment, from 0 to 1.
+        model: The model. The settings of its network are changed.
+        manifest: The val faces are for the calibration, and the training faces for the prior.
+        strength: The strength of the logit adjustment, from 0 (none) to 1.
 
     Returns:
         A report.
@@ -46,7 +48,7 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     truth = target.argmax(-1)  # (N,)
     report = ""
 
-    # the adjustment comes first: temperature and thresholds are fitted to adjusted logits
+    # The adjustment is first, because temperature and thresholds are fitted to adjusted logits.
     prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
     net.adjust(prior, strength)
     if net.offset is not None:
@@ -73,15 +75,15 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
 
 
 def calibration_halves(manifest: Manifest) -> tuple[IntArray, IntArray]:
-    """Returns the indices of two halves of N faces.
+    """Returns the indices of two halves of N faces. Neither half is empty.
 
-    A person, and equal files without persons, are in one half. Persons are assigned by descending
-    number of faces, each to the half that is smaller so far, so the sizes differ by at most the
-    faces of one person. Neither half is empty. Persons with equally many faces are in the order of
-    `identity_hash`, so the halves are the same in each calibration on these faces.
+    All faces of a person are in one half; without persons, identical files are in one half. Persons
+    are assigned by descending number of faces, each to the half with fewer faces so far. So the
+    sizes differ by at most the faces of one person. Persons with equally many faces are in the
+    order of `identity_hash`, so the halves are the same in each calibration on these faces.
 
     Raises:
-        FerVitError: All faces are of one person, or equal files.
+        FerVitError: All faces are of one person, or all files are identical.
     """
     hashes = identity_hash(manifest, np.arange(len(manifest)))  # (N,)
     _, person, sizes = np.unique(hashes, return_inverse=True, return_counts=True)  # (P,) persons
@@ -104,7 +106,7 @@ def training_prior(manifest: Manifest, strength: float) -> list[float]:
     """Returns the share of each label among the training faces (C,); empty without labels.
 
     Raises:
-        FerVitError: A label has no training face, which the adjustment needs.
+        FerVitError: A label has no training face, and `strength` is above 0.
     """
     train = manifest.split("train")
     counts = np.zeros(len(train.labels))  # (C,)
@@ -127,8 +129,8 @@ def expected_prior(shares: Sequence[float], evened: float) -> list[float]:
     """Returns the shares of the classes (C,) that a network expects after training.
 
     Args:
-        shares: Of the training faces (C,); empty: unknown.
-        evened: How far training evened them out (see `ModelSettings`).
+        shares: The shares of the classes in the training faces (C,); empty: unknown.
+        evened: How far training evened out the shares, see `ModelSettings`.
     """
     if not shares:
         return []
@@ -136,7 +138,7 @@ def expected_prior(shares: Sequence[float], evened: float) -> list[float]:
 
 
 def summary(model: Recognizer, logits: Tensor, target: Tensor) -> str:
-    """Returns accuracy and UAR of logits (N, C) for target shares (N, C) as text."""
+    """Returns accuracy and UAR of logits (N, C) for targets (N, C), shares of labels, as text."""
     probabilities = logits.softmax(-1).double().numpy()
     result = score_once(probabilities, target.numpy(), model.labels)
     return f"accuracy {result['accuracy']:.1%}, UAR {result['UAR']:.1%}"

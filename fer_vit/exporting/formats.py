@@ -1,6 +1,6 @@
-"""The formats of `fer-vit export`: what each is written as, and which options it takes.
+"""The formats of `fer-vit export`: how each format is written, and which options it takes.
 
-A new format is one entry of `FORMATS` and its functions.
+A new format is one entry of `FORMATS`, with its functions.
 """
 
 import io
@@ -36,7 +36,7 @@ from fer_vit.wording import describe_entries, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 NOTICE = landmarks.LANDMARKS_FILE.with_name("NOTICE")
-CALIBRATION_FACES = 512  # faces that calibrate the 8-bit scales
+CALIBRATION_FACES = 512  # most faces that calibrate the 8-bit scales
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ class ExportOptions:
         models: The names of the exported models, as for `--checkpoint`.
         output: The final path.
         half: Whether the weights have 16 bits.
-        faithfulness: The measured gains of the explanation methods, which are stored with the
+        faithfulness: The file with the gains of the explanation methods, which are stored with the
             model.
-        quantize: A manifest; the model computes in 8 bits, calibrated on its training faces.
+        quantize: A manifest. The model then computes in 8 bits, calibrated on the training faces
+            in the manifest.
     """
 
     models: Sequence[str]
@@ -60,10 +61,10 @@ class ExportOptions:
 
 
 def calibration_batches(model: Recognizer, manifest: Manifest) -> Iterator[Batch]:
-    """Returns the training faces that calibrate the 8-bit scales of a model.
+    """Returns batches of training faces that calibrate the 8-bit scales of a model.
 
     Raises:
-        FerVitError: The manifest has other labels, or no training face has one.
+        FerVitError: The manifest has other labels, or no training face has a label.
     """
     batches, _ = labelled_batches(model, manifest, "train", max_faces=CALIBRATION_FACES)
     return batches
@@ -74,12 +75,13 @@ class Format:
     """A format of `fer-vit export`.
 
     Args:
-        name: How messages name it.
-        meaning: What it contains or is for, for the help.
-        check: Raises FerVitError, before any work, for an option that the format does not take.
-        write: Writes a model to a path that does not exist yet. Its batches are faces that
-            calibrate 8 bits; None: the model is not quantised.
-        files: The files of a folder, which `--overwrite` may replace; empty for a format of one
+        name: The name of the format in messages.
+        meaning: The contents and the purpose of the format, for the help.
+        check: A function that raises FerVitError, before any work, for an option that the format
+            does not take.
+        write: A function that writes a model to a path that does not exist yet. The batches are
+            faces that calibrate the 8-bit scales; None: the model is not quantised.
+        files: The files in a folder that `--overwrite` may replace; empty if the format is one
             file.
     """
 
@@ -93,10 +95,10 @@ class Format:
 def find_format(output: Path) -> Format:
     """Returns the format that the name of a file or folder selects.
 
-    The version number of a folder, as in "v1.2", is no suffix.
+    A version number in the name of a folder, such as "v1.2", is no suffix.
 
     Raises:
-        FerVitError: The suffix is of no format.
+        FerVitError: No format has this suffix.
     """
     stem, _, ending = output.name.rpartition(".")
     suffix = f".{ending.lower()}" if stem else ""
@@ -114,16 +116,16 @@ def write_model(
     overwrite: bool,
     batches: Iterator[Batch] | None = None,
 ) -> None:
-    """Writes a model to `options.output` in the format of its name; reports the sizes of its files.
+    """Writes a model to `options.output` in the format of this name; logs the sizes of the files.
 
     Args:
         model: The model.
-        options: How it is written.
+        options: How the model is written.
         overwrite: Whether an existing output may be replaced.
-        batches: The faces of `calibration_batches`, if it is quantised.
+        batches: The result of `calibration_batches` if the model is quantised.
 
     Raises:
-        FerVitError: The output exists, or another file came into its folder since it was checked.
+        FerVitError: The output exists, or its folder now contains another file.
     """
     output = options.output
     file_format = find_format(output)
@@ -143,7 +145,7 @@ FACE_FILE_NAMES = (yunet.YUNET_NAME, landmarks.LANDMARKS_FILE.name, NOTICE.name)
 
 
 def face_files() -> dict[str, Path]:
-    """Returns the files that find faces and landmarks by `FACE_FILE_NAMES`.
+    """Returns the paths of the files that find faces and landmarks, by `FACE_FILE_NAMES`.
 
     Raises:
         FerVitError: The file of YuNet is missing.
@@ -167,7 +169,8 @@ def write_folder(
     net = model.net.half() if options.half else model.net
     save_network(net, folder)
 
-    # the empty card gives way to the model's, and both to one that was edited by hand
+    # The card of the exported model replaces the empty card, and a card that the user has edited
+    # in the output folder replaces both.
     for source in card_folders(options.models, options.output):
         card = source / CARD_FILE
         if card.is_file():
@@ -178,7 +181,7 @@ def write_folder(
 
 
 def card_folders(models: Sequence[str], output: Path) -> list[Path]:
-    """Returns the folders that may hold a model card to keep, the more important last."""
+    """Returns the folders that may contain a model card to keep, the most important folder last."""
     trained = len(models) > 1 or Path(models[0]).is_file()
     if trained:  # a checkpoint has no card
         return [output]
@@ -223,11 +226,11 @@ def write_onnx(
     options: ExportOptions,
     batches: Iterator[Batch] | None = None,
 ) -> None:
-    """Writes an ONNX file with `model_metadata`; quantised to 8 bits if `batches` calibrate it."""
+    """Writes an ONNX file with `model_metadata`, quantised to 8 bits if there are `batches`."""
     inputs = example_inputs(model)
     program = trace_program(model, inputs)
     with warnings.catch_warnings():
-        # all inputs share the axis `faces`, and torch warns of each
+        # all inputs have the axis `faces`, and torch logs a warning for each input
         warnings.filterwarnings("ignore", "# The axis name: faces")
         graph = torch.onnx.export(
             program,
@@ -235,7 +238,7 @@ def write_onnx(
             output_names=graph_outputs(model),
             verbose=False,
         )
-    assert graph is not None  # it is None with torch's old exporter alone
+    assert graph is not None  # only torch's old exporter returns None
     graph.model.metadata_props["fer_vit"] = model_metadata(model)
     graph.save(path)
 
@@ -277,7 +280,7 @@ def _refuse_quantize(options: ExportOptions) -> None:
 
 
 class AllHeads(nn.Module):
-    """A model that returns the probabilities, then the values of each further head.
+    """A model that returns the probabilities and the values of each further head.
 
     Angles are relative to the crop, not to the photo.
     """
@@ -289,7 +292,7 @@ class AllHeads(nn.Module):
     def forward(
         self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Returns probabilities (B, C), and values (B, K) of each head, for a model's inputs."""
+        """Returns probabilities (B, C), then the values of each further head (B, K)."""
         net = self.model.net
         tokens = net.tokenize(image, boxes, valid)
         tokens = net.encode(tokens)
@@ -299,22 +302,22 @@ class AllHeads(nn.Module):
 
 
 def graph_outputs(model: Recognizer) -> list[str]:
-    """Returns the names of what a graph returns, in order: the probabilities, and further heads."""
+    """Returns the names of a graph's outputs in order: the probabilities, then further heads."""
     return ["probabilities", *model.net.heads]
 
 
 def trace_program(model: Recognizer, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    """Returns the graph of a model, which takes any number of faces.
+    """Returns the graph of a model. The graph takes any number of faces.
 
-    It returns the probabilities, or a tuple of the outputs of `graph_outputs` if the model has
-    further heads.
+    The graph returns the probabilities. If the model has further heads, the graph returns a tuple
+    in the order of `graph_outputs`.
     """
     graph: nn.Module = AllHeads(model) if len(model.net.heads) else model
     return torch.export.export(graph, inputs, dynamic_shapes=dynamic_batch_axis(inputs))
 
 
 def dynamic_batch_axis(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
-    """Returns for each input that its first axis, the faces, has any length."""
+    """Returns torch's declaration, for each input, that the first axis has any length."""
     faces = torch.export.Dim("faces")
     return tuple({0: faces} for _ in inputs)
 
@@ -324,10 +327,11 @@ def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
 
     Args:
         model: The model.
-        faces: The number B of faces; `torch.export` would fix a graph to 0 or 1 of them.
+        faces: The number B of faces, at least 2. With 0 or 1 face, `torch.export` would fix the
+            graph to this number.
 
     Returns:
-        Images (B, 3, S, S) in [0, 1]; and for a model with regions boxes (B, R, 4), xyxy in crop
+        Images (B, 3, S, S) in [0, 1]. For a model with regions also boxes (B, R, 4), xyxy in crop
         pixels, and which regions are present (B, R).
     """
     size = model.net.config.img_size
@@ -341,9 +345,10 @@ def example_inputs(model: Recognizer, faces: int = 3) -> tuple[Tensor, ...]:
 
 
 def model_metadata(model: Recognizer) -> str:
-    """Returns as JSON what users of a graph need.
+    """Returns the metadata of a graph as JSON.
 
-    These are the labels, what each output has, and how a face and its regions are cropped.
+    The metadata are the labels, the columns and unit of each output, and how a face and its regions
+    are cropped.
     """
     facts: dict[str, Any] = {"labels": model.labels, "heads": {}}
     for head, outputs in model.net.settings.outputs.items():
@@ -360,8 +365,9 @@ def model_metadata(model: Recognizer) -> str:
 def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
     """Quantises the convolutions and matrix products of an ONNX file to 8 bits, in place.
 
-    The scales are calibrated on faces. Static quantisation by ONNX Runtime, weights channel by
-    channel. With the other operations in 8 bits as well, ferplus-small fell from 88.5 to 65%.
+    This is static quantisation by ONNX Runtime, with a scale for each channel of the weights. The
+    scales are calibrated on the faces in `batches`. With other operations in 8 bits as well, the
+    accuracy of ferplus-small fell from 88.5% to 65%.
     """
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
@@ -374,7 +380,8 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
             batch = next(batches, None)
             if batch is None:
                 return None
-            tensors = (batch.image, batch.boxes, batch.valid)  # a model of patches has one input
+            # a model without regions takes only the image
+            tensors = (batch.image, batch.boxes, batch.valid)
             return {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=False)}
 
     quant_pre_process(path, path, skip_symbolic_shape=True)

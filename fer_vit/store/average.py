@@ -1,4 +1,4 @@
-"""Averages the weights of several trained models, for `export` with several checkpoints."""
+"""Averages the weights of several models, for `export` with several checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +11,14 @@ from fer_vit.store.folder import load_network
 
 
 def average_networks(checkpoints: Sequence[str]) -> RegionViT:
-    """Averages the weights of models, for example of several seeds.
+    """Returns a network with the mean weights of several models, for example of several seeds.
 
-    This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are taken from the
-    first model. The average has neither calibration nor logit adjustment. Raises FerVitError when a
-    model cannot be loaded, or has another architecture, or other labels or crops.
+    This is a "model soup" (Wortsman et al. 2022). Counters and `standardize` are from the first
+    model. The average has neither calibration nor logit adjustment.
+
+    Raises:
+        FerVitError: A model cannot be loaded, or its architecture, labels or crops differ from the
+            first model's.
     """
     nets = [load_network(checkpoint) for checkpoint in checkpoints]
     first = nets[0]
@@ -37,7 +40,7 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
             weights = torch.stack([state[key].double() for state in states])
             value.copy_(weights.mean(0))
 
-    # these were fitted to the logits of each model alone
+    # temperature, thresholds and adjustment were fitted to the logits of one model
     first.settings.temperature = 1.0
     first.settings.thresholds = {}
     first.adjust((), 0)

@@ -14,8 +14,8 @@ from fer_vit.pickles import UnsafeError, load_tensors
 from fer_vit.store.stored_model import SETTINGS_KEYS, StoredModel, read_stored_model
 from fer_vit.texts import check_permission
 
-MAX_CONFIG = 1_000_000  # largest settings in characters of JSON; the included models have 2,000
-SECTIONS: dict[str, type] = {  # state for resuming that Lightning writes, each of dictionaries
+MAX_CONFIG = 1_000_000  # most characters of settings in JSON; the shipped models have 2,000
+SECTIONS: dict[str, type] = {  # Lightning's state for resuming; each section contains dictionaries
     "callbacks": dict,
     "loops": dict,
     "optimizer_states": list,
@@ -57,13 +57,14 @@ def _load_safely(path: Path) -> dict[str, Any]:
     """Loads a file without running code in it.
 
     Raises:
-        FerVitError: It is damaged, or could expand to gigabytes.
+        FerVitError: The file is damaged, or could expand to gigabytes.
     """
     try:
         checkpoint = as_dict(load_tensors(path))
         hyper_parameters = as_dict(checkpoint.get("hyper_parameters"))
         length = 0
-        for part in json.JSONEncoder().iterencode(hyper_parameters):  # lists may share their items
+        # In parts, because a small file can contain huge settings: lists may share their items.
+        for part in json.JSONEncoder().iterencode(hyper_parameters):
             length += len(part)
             if length > MAX_CONFIG:
                 raise UnsafeError("its settings are too long")
@@ -77,7 +78,7 @@ def _load_safely(path: Path) -> dict[str, Any]:
 
 
 def is_pretraining(hyper_parameters: dict[str, Any]) -> bool:
-    """Returns whether these are the settings of masked pretraining, which has no labels."""
+    """Returns whether hyper-parameters are from masked pretraining, which has no labels."""
     return {"network", "mask_ratio"} <= hyper_parameters.keys() and "labels" not in hyper_parameters
 
 
@@ -94,7 +95,7 @@ def all_are(values: Iterable[Any], kind: type) -> bool:
 
 
 def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises FerVitError when the state for resuming is not of the types that Lightning writes."""
+    """Raises FerVitError when the state for resuming has other types than Lightning writes."""
     for section, kind in SECTIONS.items():
         parts = checkpoint.get(section, kind())
         states = parts.values() if isinstance(parts, dict) else parts
@@ -107,11 +108,11 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def _check_saved(saved: dict[Any, Any], path: Path) -> None:
-    """Raises FerVitError when the state of a callback names files outside its folder.
+    """Raises FerVitError when the state of a callback names files outside the callback's folder.
 
-    A resumed run deletes the files that ModelCheckpoint has recorded as older ones, in any folder.
-    The best one may be in the previous run's folder: Lightning keeps it there, unless it is a URL
-    or leads upwards.
+    A resumed run deletes the older checkpoints that ModelCheckpoint has recorded, in any folder.
+    The best checkpoint may be in the folder of the previous run, where Lightning keeps it. So the
+    best checkpoint may have any path that is no URL and does not lead upwards.
     """
     older: list[object] = []
     models = saved.get("best_k_models")
@@ -135,7 +136,7 @@ def _outside(path: Path, name: object) -> ModelError:
 
 
 def _is_plain(name: object) -> bool:
-    """Returns whether this is a path, not a URL, and leads out of no folder that it names.
+    """Returns whether a name is a path, no URL, and leads out of no folder in the path.
 
     "a/../../b" leads out of "a".
     """
@@ -150,7 +151,7 @@ def _is_inside(name: object, folder: object) -> bool:
 
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredModel:
-    """Returns the model of a checkpoint in memory, called `name` in messages."""
+    """Returns the model in a loaded checkpoint. Messages call the model `name`."""
     hyper_parameters = checkpoint["hyper_parameters"]
     plain = {key: hyper_parameters[key] for key in SETTINGS_KEYS if key in hyper_parameters}
     plain["config"] = hyper_parameters["network"]
@@ -168,7 +169,7 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredMod
 
 
 def _evened(checkpoint: dict[str, Any]) -> Any:
-    """Returns `ModelSettings.evened` of a run, by the options of its data and task."""
+    """Returns `ModelSettings.evened` for a run, from the options of its data and task."""
     data = as_dict(checkpoint.get("FaceDataModule"))
     if data.get("balanced") is True:
         return 1.0

@@ -1,4 +1,4 @@
-"""The training configs of the package, by name."""
+"""The training configs in the package, by name."""
 
 import os
 from pathlib import Path
@@ -9,22 +9,22 @@ from jsonargparse import get_loader
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.texts import user_text
 
-# In a checkout a link to the folder `configs` at its top level.
+# The folder of the shipped configs. In a checkout, it is a link to the top-level folder `configs`.
 CONFIGS = Path(__file__).parents[1] / "configs"
 
-# Lists and mappings of a config within each other; about 100,000 end the process (libyaml).
+# Most levels of lists and mappings in a config. About 100,000 levels crash the process in libyaml.
 MAX_LEVELS = 100
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Returns the configs in the package by file name without suffix."""
+    """Returns the paths of the configs in the package by file name without suffix."""
     return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
 def check_settings_text(text: str, name: str) -> None:
-    """Raises FerVitError for text that is not YAML with settings; `name` is its file in messages.
+    """Raises FerVitError for text that is not YAML with settings. Messages call the text `name`.
 
-    It is read as jsonargparse reads it: dates are text, and `1e-3` is a number.
+    The text is read in the same way as by jsonargparse: dates are text, and `1e-3` is a number.
     """
     expected = "Expected settings in YAML, such as `model: {lr: 1.0e-3}`"
     try:
@@ -36,7 +36,7 @@ def check_settings_text(text: str, name: str) -> None:
         place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise FerVitError(f"{expected}, but {name} has {place}{error.problem}.") from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        # characters or numbers that YAML does not have, or a value that is not of its tag
+        # characters or numbers that YAML does not have, or a value that does not fit its tag
         raise FerVitError(f"{expected}, but {name} has other text ({short(error)}).") from error
     if not isinstance(root, yaml.MappingNode):  # jsonargparse reads `model:` alone as text
         content = "has no settings" if settings is None else f"has {short(settings)}"
@@ -44,7 +44,10 @@ def check_settings_text(text: str, name: str) -> None:
 
 
 def yaml_depth(text: str) -> int:
-    """Returns how deep lists and mappings in YAML are nested; raises YAMLError as yaml.parse."""
+    """Returns how deep lists and mappings in YAML are nested, counted up to `MAX_LEVELS` + 1.
+
+    Raises YAMLError like `yaml.parse`.
+    """
     depth = 0
     most = 0
     for event in yaml.parse(text, yaml.SafeLoader):
@@ -59,10 +62,11 @@ def yaml_depth(text: str) -> int:
 
 
 def find_config(name: str) -> str:
-    """Returns the path of a file or shipped config, and YAML text unchanged.
+    """Returns the path of a file or shipped config; returns YAML text unaltered.
 
     Raises:
-        FerVitError: There is neither, or the file is not readable YAML with settings.
+        FerVitError: There is no such file or config, or the file is not readable YAML with
+            settings.
     """
     if os.path.isfile(name):
         check_settings_text(user_text(name), name)

@@ -1,7 +1,8 @@
-"""Reads and writes trained models as files; `store.hub` finds them by name.
+"""Reads and writes trained models as folders. `store.hub` finds the folder of a model by name.
 
-A folder contains model.safetensors and config.json: the architecture, and what prediction needs
-(labels, cropping, calibration). No code in a file is run, and sizes that a file claims are checked.
+A folder contains model.safetensors and config.json. config.json has the architecture, and the
+settings that prediction needs (labels, cropping, calibration). No code in a file is run, and sizes
+that a file claims are checked.
 """
 
 import json
@@ -37,7 +38,7 @@ from fer_vit.texts import check_permission, json_text
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."
 
-# The card of a folder without one.
+# The model card of a new folder.
 CARD = f"""---
 library_name: fer-vit
 pipeline_tag: image-classification
@@ -57,7 +58,7 @@ tags: [facial-expression-recognition]
 def load_network(name: str | Path | None = None, **hub: Any) -> RegionViT:
     """Loads a trained network, ready to predict on the CPU.
 
-    Arguments and errors as for `read_model`.
+    The arguments and errors are the same as for `read_model`.
     """
     return build_network(read_model(name, **hub))
 
@@ -66,7 +67,7 @@ def build_network(model: StoredModel) -> RegionViT:
     """Builds the network of a stored model, ready to predict.
 
     Raises:
-        FerVitError: The state dict is of another network, or some weights are not finite.
+        FerVitError: The state dict belongs to another network, or some weights are not finite.
     """
     try:
         described = describe_state(model.config, model.settings)
@@ -77,8 +78,8 @@ def build_network(model: StoredModel) -> RegionViT:
         check_finite(model.state, model.name)
         with _Uninitialized():
             net = build_from_parts(model.config, model.settings, initialize=False)
-        net.load_state_dict(model.state)  # from any precision, to float32
-    # settings of a file can be anything
+        net.load_state_dict(model.state)  # weights of any precision become float32
+    # settings in a file can have any value
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
@@ -89,19 +90,20 @@ def build_network(model: StoredModel) -> RegionViT:
 
 
 def describe_state(config: RegionViTConfig, settings: ModelSettings) -> dict[str, Tensor]:
-    """Returns the state dict of a network without its numbers.
+    """Returns the state dict of a network with shapes and types but without numbers.
 
-    It uses no memory, however large the network.
+    The tensors use no memory, also for a large network.
     """
     with torch.device("meta"):
         return build_from_parts(config, settings, initialize=False).state_dict()
 
 
 class _Uninitialized(TorchFunctionMode):
-    """Most weights of layers that torch builds within this block are not drawn: a file has them.
+    """Skips the initialization of most weights of layers that are built within this block.
 
-    Drawing weights takes most of the time in which a network is built. Functions of `torch.nn.init`
-    that torch does not hand over, such as `ones_`, run.
+    The weights are loaded from a file afterwards, and the initialization would take most of the
+    time of building a network. Functions of `torch.nn.init` such as `ones_`, for which torch does
+    not call this mode, still run.
     """
 
     def __torch_function__(
@@ -115,7 +117,7 @@ class _Uninitialized(TorchFunctionMode):
 def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
     """Raises FerVitError when some weights are not finite."""
     for key, value in state.items():
-        # `isfinite` of each number takes four times as long
+        # calling `isfinite` for each number takes four times as long
         if value.numel() > 0 and not value.float().abs().max().isfinite():
             raise ModelError(
                 f"{name} holds weights that are not finite (`{key}`), as after diverged training."
@@ -123,7 +125,7 @@ def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
 
 
 def save_network(net: RegionViT, folder: Path) -> None:
-    """Writes a folder for `load_network`: weights in their precision, settings and a model card."""
+    """Writes a folder for `load_network`: settings, model card, and weights in their precision."""
     settings = {"config": asdict(net.config)} | asdict(net.settings)
     state = {name: value.contiguous() for name, value in net.state_dict().items()}
     weights = save(state, {"format": "pt"})
@@ -136,7 +138,8 @@ def save_network(net: RegionViT, folder: Path) -> None:
 def classifier_command(encoder: str | Path) -> str:
     """Returns the command that trains a classifier from a checkpoint of masked pretraining.
 
-    Nothing is frozen: the batch norms of the stem have the statistics of masked faces.
+    The command freezes no weights, because the batch norms of the stem have the statistics of
+    masked faces.
     """
     words = ["fer-vit", "fit", "--config", "finetune", "--model.init", str(encoder)]
     words += ["--model.freeze", "none", "--data.manifest", "MANIFEST"]
@@ -156,11 +159,12 @@ def read_model(
     """Reads the settings and weights of a model.
 
     Args:
-        name: An included model, a checkpoint, a folder, or "user/name" on the hub. None: the
-            default model.
-        pretraining: Whether it may be a checkpoint of masked pretraining, without labels and head.
-        **hub: `revision`, `token`, `cache_dir`, `local_files_only` or `force_download` of
-            huggingface_hub.
+        name: A shipped model, a checkpoint, a folder, or "user/name" on the hub. None: the default
+            model.
+        pretraining: Whether the model may be a checkpoint of masked pretraining, without labels and
+            head.
+        **hub: The options `revision`, `token`, `cache_dir`, `local_files_only` or `force_download`
+            of huggingface_hub.
 
     Raises:
         FerVitError: There is no such model, or its files are damaged or not fer-vit's.
@@ -202,7 +206,8 @@ def differing(
 ) -> Iterator[tuple[str, str, str]]:
     """Yields the weights of two state dicts that differ in type or shape.
 
-    Each is a name, with the type and shape in the first and in the second state dict.
+    An item is the name of the weights, and their type and shape in the first and in the second
+    state dict.
     """
     for key in dict.fromkeys([*first, *second]):
         before = _kind(first.get(key))

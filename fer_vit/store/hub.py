@@ -1,6 +1,7 @@
-"""Finds the folder of a model by its name: in the package, on disk or on the Hugging Face hub.
+"""Finds the folder of a model by name: in the package, on disk or on the Hugging Face hub.
 
-Also publishes a folder on the hub. `store.folder` reads and writes what is in such a folder.
+This module also publishes a folder on the hub. `store.folder` reads and writes the files in a
+folder.
 """
 
 import hashlib
@@ -14,12 +15,12 @@ from huggingface_hub.errors import DryRunError
 
 from fer_vit.errors import FerVitError, ModelError, suggest
 
-SHIPPED = Path(__file__).parents[1] / "weights"  # the models in the package, each in its own folder
-DEFAULT_MODEL = "ferplus-fairface"  # the default model
+SHIPPED = Path(__file__).parents[1] / "weights"  # contains a folder for each shipped model
+DEFAULT_MODEL = "ferplus-fairface"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]  # the files on the hub
+MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]  # the files that are published and downloaded
 MAX_MODEL_BYTES = 10_000_000_000  # largest download from the hub; timm's largest models have 8 GB
 
 
@@ -27,7 +28,7 @@ def find_folder(name: str | Path, **download_options: Any) -> Path:
     """Returns the folder of a model in the package, on disk or in the hub's cache.
 
     Args:
-        name: An included model, a folder, or "user/name" on the hub.
+        name: A shipped model, a folder, or "user/name" on the hub.
         **download_options: Arguments of `huggingface_hub.snapshot_download`, such as `revision`,
             `token` or `local_files_only`.
 
@@ -35,32 +36,38 @@ def find_folder(name: str | Path, **download_options: Any) -> Path:
         FerVitError: There is no such model, or the hub cannot be reached.
     """
     models = shipped_models()
-    if name in models:  # a Path is never an included model
-        return models[str(name)]
+    if isinstance(name, str) and name in models:  # a Path is the path of a folder
+        return models[name]
     if str(name) and Path(name).is_dir():
         return Path(name)
 
+    # Callers have loaded a checkpoint before, but a user may have misspelled the path of one.
     expected = (
-        f"Expected an included model ({', '.join(models)}), "
+        f"Expected a shipped model ({', '.join(models)}), "
         "a checkpoint, a folder or user/name on the hub"
     )
-    if str(name).count("/") != 1:
+    if str(name).count("/") != 1:  # not user/name
         raise ModelError(f"{expected}, but there is no {name}.{suggest(str(name), models)}")
     try:
         return _download(str(name), **download_options)
     except FerVitError:
         raise
-    except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
+    # Errors of the hub, the disk and the HTTP client have no common class, and the HTTP client
+    # depends on the version of huggingface_hub.
+    except Exception as error:
         raise ModelError(
             f"{expected}, but cannot get {name} from the hub ({_reason(error)})."
         ) from error
 
 
 def _download(name: str, **options: Any) -> Path:
-    """Fetches a model over https unless it is cached; limits its size, checks its weights' hash."""
+    """Returns the cached folder of a model after downloading missing files over https.
+
+    Raises ModelError for a model above `MAX_MODEL_BYTES`, or for weights with a wrong hash.
+    """
     if not options.get("local_files_only"):
         _check_endpoint()
-        with suppress(DryRunError):  # without an answer the cache may have the model
+        with suppress(DryRunError):  # the hub does not answer, but the cache may have the model
             files = snapshot_download(name, allow_patterns=MODEL_FILES, dry_run=True, **options)
             size = sum(file.file_size or 0 for file in files)
             if size > MAX_MODEL_BYTES:
@@ -83,12 +90,12 @@ def _download(name: str, **options: Any) -> Path:
 
 
 def shipped_models() -> dict[str, Path]:
-    """Returns the folders of the models in the package by name."""
+    """Returns the folders of the shipped models by name."""
     return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG_FILE}"))}
 
 
 def check_model_folder(folder: Path, name: str | Path) -> None:
-    """Raises FerVitError when a folder, called `name` in the message, lacks settings or weights."""
+    """Raises FerVitError when a folder lacks settings or weights. The message names `name`."""
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / file).is_file():
             raise ModelError(
@@ -100,16 +107,16 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     """Publishes a folder of `fer-vit export` on the Hugging Face hub.
 
     Args:
-        folder: Weights, settings and model card are published, other files are not.
-        name: "user/name" on the hub; the repository is created if there is none.
+        folder: The folder. Weights, settings and model card are published, but no other files.
+        name: "user/name" on the hub. The repository is created unless it exists.
         private: Whether a new repository is private.
-        token: Access token of the hub. None: the token of your login.
+        token: An access token of the hub. None: the token of your login.
 
     Returns:
         The URL of the commit.
 
     Raises:
-        FerVitError: The folder is not a model, or the hub cannot be reached or rejects it.
+        FerVitError: The folder is not a model, or the hub cannot be reached or rejects the model.
     """
     check_model_folder(Path(folder), folder)
     _check_endpoint()
@@ -119,7 +126,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         commit = api.upload_folder(
             repo_id=repo.repo_id, folder_path=folder, allow_patterns=MODEL_FILES
         )
-    except Exception as error:  # of the hub, the disk or the HTTP client, which differs by version
+    except Exception as error:  # as in `find_folder`
         raise FerVitError(
             f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in."
         ) from error

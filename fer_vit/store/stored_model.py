@@ -1,4 +1,4 @@
-"""A model as its file has it, and the conversion of its settings from plain values."""
+"""A model in the form of its file, and the conversion of settings from plain values."""
 
 import math
 from argparse import ArgumentError
@@ -19,20 +19,20 @@ from fer_vit.labels import check_labels
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 
 Settings = TypeVar("Settings")
-COVERAGE_KEYS = {str(coverage) for coverage in COVERAGES}  # of `thresholds` in JSON
+COVERAGE_KEYS = {str(coverage) for coverage in COVERAGES}  # the keys of `thresholds` in JSON
 
-# Names of what prediction needs besides the network.
+# Names of the settings that prediction needs besides the network.
 SETTINGS_KEYS = tuple(field.name for field in fields(ModelSettings))
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in a folder or checkpoint: its settings are checked, its weights are not.
+    """A model from a folder or checkpoint, with checked settings and unchecked weights.
 
     `store.folder.build_network` compares the weights with the settings.
     """
 
-    name: str | Path  # in messages: the path, or the name of an included model or on the hub
+    name: str | Path  # the name in messages: a path, a shipped model, or a name on the hub
     config: RegionViTConfig  # the architecture
     settings: ModelSettings  # what prediction needs besides the network
     state: dict[str, Tensor]  # the state dict of the network
@@ -41,14 +41,15 @@ class StoredModel:
 def read_stored_model(
     plain: Any, state: dict[str, Tensor], name: str | Path, *, pretraining: bool = False
 ) -> StoredModel:
-    """Converts the plain settings of a file, and checks them.
+    """Converts and checks the plain settings of a file; returns the model.
 
     Args:
-        plain: The dictionary in config.json, or its like from the hyper-parameters of a checkpoint:
-            the fields of `ModelSettings`, and `config` with the fields of `RegionViTConfig`.
+        plain: The dictionary in config.json, or such a dictionary from the hyper-parameters of a
+            checkpoint. It contains the fields of `ModelSettings`, and `config` with the fields of
+            `RegionViTConfig`.
         state: The state dict in the file.
         name: The name of the model in messages.
-        pretraining: Whether it is an encoder of masked pretraining, without labels.
+        pretraining: Whether the model is an encoder of masked pretraining, without labels.
 
     Raises:
         FerVitError: Settings are missing or wrong.
@@ -78,7 +79,10 @@ def read_stored_model(
 
 
 def read_settings(kind: type[Settings], values: dict[str, Any], name: object) -> Settings:
-    """Converts the plain values of the file `name`; raises FerVitError for a wrong type."""
+    """Converts plain values of the file `name` to a class of settings.
+
+    Raises FerVitError for a value of a wrong type.
+    """
     parser = _settings_parser(kind)  # type: ignore[arg-type] # mypy takes a class as not hashable
     try:
         return kind(**parser.parse_object(values).as_dict())
@@ -91,14 +95,14 @@ def read_settings(kind: type[Settings], values: dict[str, Any], name: object) ->
 
 @cache
 def _settings_parser(kind: type) -> ArgumentParser:
-    """Returns a parser of the fields of a class; jsonargparse takes long to build it."""
+    """Returns a parser for the fields of a class. It is cached, because building it takes long."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     return parser
 
 
 def check_ranges(settings: ModelSettings, name: str | Path) -> None:
-    """Raises FerVitError when settings have too many or too few numbers, or some out of range."""
+    """Raises FerVitError when settings have a wrong count of numbers, or numbers out of range."""
     classes = len(settings.labels)
 
     def expect(key: str, fits: bool, expected: str) -> None:
@@ -135,5 +139,5 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
 
 
 def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:
-    """Returns whether numbers lie between two bounds; None is not checked."""
+    """Returns whether all numbers lie between two bounds, inclusive. None is ignored."""
     return all(low <= number <= high for number in numbers if number is not None)

@@ -827,7 +827,7 @@ MUTATIONS = [
     Mutation(
         "what SIGKILL leaves is removed at the next start",
         "fer_vit/commands/app.py",
-        "    clear_remains_of(private)  # of servers that were killed\n",
+        "    clear_remains_of(stem)  # folders that killed servers have left\n",
         "",
         "-m slow tests/commands/test_app.py::test_what_a_killed_server_leaves_is_removed_at_the_next_start",
     ),
