@@ -1,4 +1,4 @@
-"""How far an explanation can be trusted: does the prediction change in line with its scores?
+"""Measures of faithfulness: how closely a prediction follows the scores of an explanation.
 
 B images, T tokens, R regions, S crop size, C classes.
 """
@@ -34,18 +34,18 @@ from fer_vit.explain.trace import (
 from fer_vit.model.attention import located_tokens
 from fer_vit.model.region_vit import RegionViT
 
-# Fractions of the tokens or pixels that are removed, or restored.
+# The fractions of tokens or pixels that are removed, or restored, in the points of a curve.
 FRACTIONS = [tenths / 10 for tenths in range(11)]
 
-# Groups of tokens that SaCo compares; few, since a face may have as few as eight tokens.
+# How many groups of tokens SaCo compares. Few, since a face may have only eight tokens.
 TOKEN_GROUPS = 5
 
-BASELINES: dict[str, Callable[[Tensor], Tensor]] = {  # what pixels are replaced by
+BASELINES: dict[str, Callable[[Tensor], Tensor]] = {  # the images that replace removed pixels
     "blurred": blur,
     "mean colour": lambda image: image.mean((2, 3), keepdim=True).expand_as(image),
 }
 
-# The measures, with the baselines of pixels, and whether more (1) or less (-1) is better.
+# Whether a higher (1) or a lower (-1) value of each measure is better. Names include the baseline.
 BETTER = {
     "pixel deletion, blurred": -1,
     "pixel insertion, blurred": 1,
@@ -64,17 +64,18 @@ def measure_methods(
 ) -> dict[str, dict[str, Tensor]]:
     """Measures how well methods explain the predicted class of each face.
 
-    * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): mean probability of the class while
-      tokens are masked, or restored, in tenths, the highest scores first.
-    * pixel deletion, pixel insertion: the same with the pixels that some token covers, replaced by
-      a baseline; 0 for the probability with all of them replaced, 1 for the whole face. NaN for
-      faces that keep more than half of their probability when all are replaced: there is little
-      that an explanation could point to.
-    * region agreement: Spearman's rank correlation of the regions' shares with the decreases of the
-      logit when each is masked.
+    * deletion, insertion: Petsiuk et al., "RISE" (BMVC 2018): the mean probability of the class
+      while tokens are masked, or restored, in tenths, the highest scores first.
+    * pixel deletion, pixel insertion: the same, with pixels that a baseline replaces instead of
+      tokens. Only pixels under a token count. 0 is the probability with all these pixels replaced,
+      1 the probability of the whole face. NaN for a face that keeps more than half of its
+      probability when all these pixels are replaced: an explanation has little to explain.
+    * region agreement: Spearman's rank correlation between the regions' shares and the falls of the
+      logit when a region is masked.
     * saco: Wu et al., "On the Faithfulness of Vision Transformer Explanations" (CVPR 2024), with
-      tokens instead of pixels: whether groups with a higher mean score change the probability
-      more, weighted by how much higher, in [-1, 1]. NaN for faces with fewer tokens than groups.
+      tokens instead of pixels, in [-1, 1]: whether groups of tokens with a higher mean score change
+      the probability more, weighted by the difference of the scores. NaN for faces with fewer
+      tokens than groups.
 
     Returns:
         The measures (B,) by method, and by name in `BETTER`.
@@ -106,22 +107,23 @@ def _mean_measures(measured: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 
 
 class _TracedFaces(NamedTuple):
-    """Traced faces. The methods return the probability (B,) of their class."""
+    """Traced faces, with the probability (B,) of the predicted class of each face."""
 
     net: RegionViT
     traced: Trace
-    label: Tensor  # the predicted class (B,)
+    label: Tensor  # (B,), the predicted class
 
     def probability(self, logits: Tensor) -> Tensor:
+        """Returns the probability (B,) of the predicted class by logits (B, C)."""
         return self.net.probabilities(logits).gather(1, self.label[:, None])[:, 0]
 
     def probability_without(self, hidden: Tensor) -> Tensor:
-        """Masks the tokens that are `hidden` (B, T)."""
+        """Returns the probability (B,) when the tokens `hidden` (B, T) are masked."""
         outputs = masked_outputs(self.net, self.traced.tokens, hidden)  # (B, O)
         return self.probability(outputs[:, : self.traced.logits.shape[1]])
 
     def probability_with_pixels(self, keep: Tensor, baseline: Tensor) -> Tensor:
-        """Replaces all pixels by a baseline's, except for the ones to `keep` (B, S, S)."""
+        """Returns the probability (B,) when a baseline replaces all pixels but `keep` (B, S, S)."""
         image = torch.where(keep[:, None], self.traced.image, baseline)
         return self.probability(self.net.logits(image, self.traced.boxes, self.traced.valid))
 
@@ -131,32 +133,32 @@ def _measures(
 ) -> dict[str, Tensor]:
     """Returns each measure (B,) of an explanation, by name in `BETTER`.
 
-    `decreases` (B, R) are how far the logit falls when each region is masked.
+    `decreases` (B, R) holds how far the logit falls when each region is masked.
     """
     scores = explanation.scores  # (B, T)
     located = located_tokens(faces.traced.tokens, faces.net.layout.num_prefix)  # (B, T)
     count = located.sum(1, keepdim=True)  # (B, 1)
 
-    # Ranks from 0; the tokens that are not located come last.
+    # ranks from 0; tokens that are not located come last
     ranks = _ranks(scores.masked_fill(~located, -torch.inf))  # (B, T)
-    relative = ranks / count.clamp(min=1)  # (B, T), in [0, 1]
+    relative_ranks = ranks / count.clamp(min=1)  # (B, T), in [0, 1) for located tokens
     groups = []
     for number in range(TOKEN_GROUPS):
         group = (ranks * TOKEN_GROUPS // count.clamp(min=1) == number) & located  # (B, T)
         groups.append(group)
 
-    # The mean score of each group, and the decrease of the probability without it.
+    # the mean score of each group, and the decrease of the probability without the group
     intact = faces.probability(faces.traced.logits)  # (B,)
     group_scores = [(scores * group).sum(1) / group.sum(1).clamp(min=1) for group in groups]
     group_decreases = [intact - faces.probability_without(group) for group in groups]
     coefficient = saco(torch.stack(group_scores, 1), torch.stack(group_decreases, 1))  # (B,)
 
-    deletion = [
-        faces.probability_without((relative < fraction) & located) for fraction in FRACTIONS
-    ]
-    insertion = [
-        faces.probability_without((relative >= fraction) & located) for fraction in FRACTIONS
-    ]
+    deletion = []
+    insertion = []
+    for fraction in FRACTIONS:
+        first = relative_ranks < fraction  # (B, T), the tokens with the highest scores
+        deletion.append(faces.probability_without(first & located))
+        insertion.append(faces.probability_without(~first & located))
     return {
         **_pixel_measures(faces, explanation.heat),
         "deletion": _area(torch.stack(deletion)),
@@ -167,39 +169,40 @@ def _measures(
 
 
 def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
-    """Returns deletion and insertion (B,) of pixels with scores (B, S, S), by every baseline."""
+    """Returns deletion and insertion (B,) of pixels for each baseline, by `heat` (B, S, S)."""
     traced = faces.traced
-    read = covered(traced.where, traced.image.shape[-1])  # (B, S, S)
+    is_seen = covered(traced.where, traced.image.shape[-1])  # (B, S, S), pixels under a token
 
-    # In [0, 1) where a token reads, else 1 or more.
-    ranks = _ranks(heat.masked_fill(~read, -torch.inf).flatten(1)).view_as(heat)
-    relative = ranks / read.sum((1, 2), keepdim=True).clamp(min=1)
+    # in [0, 1) for pixels under a token, 1 or more for all other pixels
+    ranks = _ranks(heat.masked_fill(~is_seen, -torch.inf).flatten(1)).view_as(heat)
+    relative_ranks = ranks / is_seen.sum((1, 2), keepdim=True).clamp(min=1)
 
     measures = {}
-    whole = faces.probability_with_pixels(torch.ones_like(read), traced.image)  # (B,)
+    whole = faces.probability_with_pixels(torch.ones_like(is_seen), traced.image)  # (B,)
     for name, baseline in BASELINES.items():
-        replaced = baseline(traced.image)
-        empty = faces.probability_with_pixels(~read, replaced)  # (B,)
+        replacement = baseline(traced.image)  # (B, 3, S, S)
+        empty = faces.probability_with_pixels(~is_seen, replacement)  # (B,)
         deleted = [whole]
         inserted = [empty]
         for fraction in FRACTIONS[1:-1]:
-            deleted.append(faces.probability_with_pixels(relative >= fraction, replaced))
-            inserted.append(faces.probability_with_pixels((relative < fraction) | ~read, replaced))
+            first = relative_ranks < fraction  # (B, S, S), the pixels with the highest scores
+            deleted.append(faces.probability_with_pixels(~first, replacement))
+            inserted.append(faces.probability_with_pixels(first | ~is_seen, replacement))
         deleted.append(empty)
         inserted.append(whole)
         has_fallen = empty <= whole / 2  # (B,), see `measure_methods`
         for curve, probabilities in (("deletion", deleted), ("insertion", inserted)):
             area = _area(torch.stack(probabilities))  # (B,)
-            part = (area - empty) / (whole - empty)  # 0: all pixels replaced, 1: the whole face
-            measures[f"pixel {curve}, {name}"] = torch.where(has_fallen, part, torch.nan)
+            relative_area = (area - empty) / (whole - empty)  # (B,)
+            measures[f"pixel {curve}, {name}"] = torch.where(has_fallen, relative_area, torch.nan)
     return measures
 
 
 def saco(salience: Tensor, decreases: Tensor) -> Tensor:
-    """Salience-guided faithfulness coefficient (B,) of G groups of tokens.
+    """Returns the salience-guided faithfulness coefficient (B,) of G groups of tokens.
 
-    Salience (B, G) is the mean score of each group, highest first; decreases (B, G) are how far the
-    probability falls without it.
+    `salience` (B, G) is the mean score of each group, highest first. `decreases` (B, G) holds how
+    far the probability falls without each group.
     """
     difference = salience[:, :, None] - salience[:, None]  # (B, G, G)
     agree = torch.where(decreases[:, :, None] >= decreases[:, None], 1.0, -1.0)
@@ -209,9 +212,9 @@ def saco(salience: Tensor, decreases: Tensor) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
-    """Rank correlation (B,) of values (B, R) where valid (B, R).
+    """Returns the rank correlation (B,) between values (B, R) of two kinds, where `valid` (B, R).
 
-    NaN for fewer than three values, or without spread.
+    NaN for fewer than three values, or if all values of a kind are equal.
     """
     first = a.double().cpu().numpy()
     second = b.double().cpu().numpy()
@@ -230,14 +233,14 @@ def spearman(a: Tensor, b: Tensor, valid: Tensor) -> Tensor:
 def randomised(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, method: str, seed: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
-    """Sanity check: does the explanation change with shuffled weights?
+    """Compares explanations while more and more weights of the model are shuffled: a sanity check.
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018): classifier, pooling, block
-    after block from the last to the first, then the embeddings too.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018). Shuffled are first the
+    classifier, then the pooling, each block from the last to the first, and the embeddings.
 
     Yields:
-        What was shuffled last, and the rank correlation (B,) of the tokens' scores with the scores
-        by the intact model, for the class that the intact model predicts.
+        The name of the part that was shuffled last, and the rank correlation (B,) of the tokens'
+        scores with the scores by the intact model, for the class that the intact model predicts.
     """
     intact = explain(net, image, boxes, valid, method)
     label = intact.probabilities.argmax(-1)  # (B,)
@@ -249,12 +252,12 @@ def randomised(
     modules: dict[str, nn.Module] = {"classifier": shuffled.vit.head, "pooling": shuffled.pool}
     for number in reversed(range(len(shuffled.vit.blocks))):
         modules[f"block {number}"] = shuffled.vit.blocks[number]
-    modules["embeddings"] = shuffled  # and the parts before again
+    modules["embeddings"] = shuffled  # the whole network, so all other parts are shuffled again
 
     generator = torch.Generator().manual_seed(seed)
     for name, module in modules.items():
         parameters = list(module.parameters())
-        if not parameters:  # some poolings have none
+        if not parameters:  # some poolings have no parameters
             continue
         for parameter in parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
@@ -264,7 +267,7 @@ def randomised(
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks (B, M) of each row of values (B, M), 0 = highest; ties are broken at random."""
+    """Returns the ranks (B, M) in each row of values (B, M), 0 = highest; ties in random order."""
     generator = torch.Generator().manual_seed(0)
     mixed = torch.randperm(values.shape[1], generator=generator).to(values.device)  # (M,)
     ranks: Tensor = values[:, mixed].argsort(dim=1, descending=True, stable=True).argsort(1)
@@ -272,5 +275,5 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def _area(curve: Tensor) -> Tensor:
-    """Returns the area (B,) under a curve (fractions, B)."""
+    """Returns the area (B,) under curves (11, B) over `FRACTIONS`."""
     return torch.trapezoid(curve, dx=1 / (len(FRACTIONS) - 1), dim=0)

@@ -1,7 +1,7 @@
-"""Attribution of a prediction to pixels, tokens and facial regions, by any of `METHODS`.
+"""Attribution of a prediction to pixels, tokens and facial regions, by one of `METHODS`.
 
-E directions, B images, C classes, O raw outputs: C logits and the outputs of further heads; H heads
-of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
+E directions, B images, C classes, O raw outputs: C logits and the outputs of further heads; H
+attention heads of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
 
 A direction (B, O) is the weight of each raw output in the score that is explained. Each method
 takes a network, traced faces and directions (E, B, O).
@@ -38,38 +38,40 @@ PASSES = 8  # forward passes of integrated gradients, between the blurred face a
 
 
 class Attribution(NamedTuple):
-    """What a method returns for E directions, see `Explanation`; not normalised."""
+    """The result of a method for E directions, not normalised (see `Explanation`)."""
 
-    scores: Tensor  # of every token (E, B, T)
-    heat: Tensor  # of every pixel (E, B, S, S)
-    shares: Tensor  # of every region (E, B, R)
+    scores: Tensor  # (E, B, T), the score of each token
+    heat: Tensor  # (E, B, S, S), the heat of each pixel
+    shares: Tensor  # (E, B, R), the share of each region
 
 
 class Method(NamedTuple):
-    """A way to explain."""
+    """A method of explanation."""
 
-    # a function of a network, traced faces and directions (E, B, O)
+    # the function of a network, traced faces and directions (E, B, O)
     attribute: Callable[[RegionViT, Trace, Tensor], Attribution]
-    title: str  # in a few words, for the head of a report and the help
-    text: str  # what it shows, for a report
-    explains_heads: bool = True  # whether it explains the outputs of further heads, too
+    title: str  # a few words, for the top of a report and for the help
+    text: str  # what the method shows, for a report
+    explains_heads: bool = True  # whether the method also explains the outputs of further heads
     can_be_rounded: bool = False  # whether bfloat16, in half the time, is exact enough
-    draws: int = 1  # explanations whose measures are averaged, to reduce noise
+    draws: int = 1  # how many explanations are measured and averaged, to reduce noise
 
 
 class Explanation(NamedTuple):
-    """Attribution for a score, negative against it.
+    """Attribution for a score; negative values count against the score.
 
-    The absolute values of scores, heat and shares sum to 1 each, or to 0 where all are 0. "pixels"
-    adds up the heat of the pixels that a token was cut from, or that lie deepest in a region. Other
-    methods spread the scores of tokens over their pixels; a region's share is the mean score of its
-    tokens and the patches under it, or with "ablation" the fall when these are masked.
+    The absolute values of scores, of heat and of shares sum to 1 each, or to 0 if all are 0. The
+    method "pixels" computes heat first. The score of a token is then the sum over the
+    pixels of the token's box, and the share of a region the sum over the pixels that lie deepest in
+    the region. All other methods compute the scores of tokens first, and spread each score over the
+    pixels of the token. The share of a region is then the mean score of the region's tokens and of
+    the patches under the region; with "ablation", the fall of the score when these are masked.
     """
 
     probabilities: Tensor  # (B, C)
-    scores: Tensor  # of every token (B, T)
-    heat: Tensor  # of every pixel (B, S, S)
-    shares: Tensor  # of every region (B, R), 0 for a missing one
+    scores: Tensor  # (B, T), the score of each token
+    heat: Tensor  # (B, S, S), the heat of each pixel
+    shares: Tensor  # (B, R), the share of each region; 0 for a missing region
 
 
 # Rows and columns of a heat map: each cell is a mean, since single pixels are hard to see.
@@ -77,7 +79,7 @@ HEAT_GRID = 24
 
 
 def average_heat(heat: Tensor) -> Tensor:
-    """Returns the heat of a crop (S, S) as a map (rows, columns) for drawing."""
+    """Averages the heat of a crop (S, S) to a map (HEAT_GRID, HEAT_GRID) for drawing."""
     return adaptive_avg_pool2d(heat[None], HEAT_GRID)[0]
 
 
@@ -92,14 +94,14 @@ def explain(
     """Classifies faces and attributes a score to pixels and regions.
 
     Args:
-        net: The model; it is left unchanged.
+        net: The model, which stays unchanged.
         image: Face crops (B, 3, S, S), RGB in [0, 1].
         boxes: Region boxes (B, R, 4), xyxy in crop pixels.
         valid: Which regions are present (B, R).
         method: One of `MEASURED`.
         direction: Weights (B, C) of the logits, or (B, O) of all raw outputs, in the score that is
-            explained: one-hot for a class or an output of a further head, 1 and -1 for one class
-            rather than another. None: the predicted class.
+            explained. One-hot weights explain a class or an output of a further head; 1 and -1
+            explain one class rather than another. None: the predicted class.
 
     Raises:
         FerVitError: The method is unknown.
@@ -113,14 +115,14 @@ def explain(
 def explain_each(
     net: RegionViT, traced: Trace, method: str, directions: Tensor | None
 ) -> list[Explanation]:
-    """Explains several scores of traced faces; `directions` are (E, B, C) or (E, B, O).
+    """Explains several scores of traced faces, by directions (E, B, C) or (E, B, O).
 
-    Other arguments and errors are as for `explain`.
+    Further arguments, and errors, are as for `explain`.
     """
     attribute = find_method(method, MEASURED).attribute
     if directions is None:
         directions = one_hot(traced.logits.argmax(-1), traced.logits.shape[1]).float()[None]
-    further = traced.outputs.shape[1] - directions.shape[2]  # outputs without a weight
+    further = traced.outputs.shape[1] - directions.shape[2]  # how many outputs have no weight
     directions = pad(directions, (0, further))  # (E, B, O)
     attribution = attribute(net, traced, directions)
     scores = _normalized(attribution.scores)  # (E, B, T)
@@ -139,7 +141,7 @@ def _normalized(values: Tensor) -> Tensor:
 
 
 def find_method(name: str, methods: Mapping[str, Method]) -> Method:
-    """Returns one of the methods by its name. Raises FerVitError when it is unknown."""
+    """Returns the method of a name; raises FerVitError for an unknown name."""
     if not isinstance(name, str) or name not in methods:
         names = ", ".join(methods)
         remedy = suggest(str(name), methods)
@@ -148,22 +150,25 @@ def find_method(name: str, methods: Mapping[str, Method]) -> Method:
 
 
 def pixels(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """What each pixel adds to the score, from a blurred face to this one (integrated gradients)."""
+    """Attributes to each pixel what it adds to the score, from the blurred face to the face.
+
+    This is the method of integrated gradients.
+    """
     with evaluating(net):
         maps = integrated_gradients(net, traced.image, traced.boxes, traced.valid, directions)
     maps = maps.float()  # (E, B, S, S)
     rows, columns = overlaps(traced.where, maps.shape[2:], 1)  # (B, T, S) each
     with no_autocast(maps):
-        # Pixels at a box's edge count in part.
+        # a pixel at the edge of a box counts by the fraction inside
         scores = torch.einsum("bny,ebyx,bnx->ebn", rows, maps, columns)  # (E, B, T)
     shares = region_sums(maps, traced.boxes)  # (E, B, R)
     return Attribution(scores=scores, heat=maps, shares=shares)
 
 
 def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """Gradient times attention, from the score back to the model's tokens.
+    """Attributes by gradient times attention, from the score back to the model's tokens.
 
-    Raises FerVitError for the outputs of further heads, which do not read the pooled tokens.
+    Raises FerVitError for the outputs of further heads, which do not depend on the pooling.
     """
     classes = traced.logits.shape[1]
     if directions[..., classes:].any():
@@ -192,13 +197,13 @@ def relevance(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
 
 
 def ablation(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """How far the score falls when a region's tokens and the patches under it are masked."""
+    """Attributes to a region the fall of the score without its tokens and the patches under it."""
     together = region_units(net.layout, traced.membership)  # (B, R, T)
     with evaluating(net):
         decreases = output_decreases(net, traced.tokens, together)  # (B, R, O)
     with no_autocast(decreases):
         shares = torch.einsum("bro,ebo->ebr", decreases, directions.to(decreases))
-        # A token has the mean decrease of the regions that it belongs to.
+        # The score of a token is the mean decrease of the regions to which the token belongs.
         regions = together.sum(1).clamp(min=1)  # (B, T)
         scores = torch.einsum("ebr,brt->ebt", shares, together.float()) / regions
     heat = spread(scores, traced.where, traced.image.shape[-1])
@@ -206,7 +211,7 @@ def ablation(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
 
 
 def random_scores(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """Random scores in [-1, 1]. Seeded by the faces: the same faces always get the same numbers."""
+    """Attributes random scores in [-1, 1]; the seed depends on the faces alone."""
     tokens = traced.tokens.x  # (B, T, D)
     seed = zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())
     generator = torch.Generator().manual_seed(seed)
@@ -215,7 +220,7 @@ def random_scores(net: RegionViT, traced: Trace, directions: Tensor) -> Attribut
 
 
 def centre(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """A Gaussian around the centre of the crop."""
+    """Attributes by a Gaussian around the centre of the crop."""
     half = net.config.img_size / 2
     distances = (traced.tokens.centres.float() - half).norm(dim=-1) / half  # (B, T)
     scores = (-2 * distances.square()).exp()
@@ -223,18 +228,18 @@ def centre(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
 
 
 def attention(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
-    """What reaches the output by attention rollout: how tokens exchange information.
+    """Attributes by attention rollout: how tokens exchange information.
 
-    The scores are the same for every direction.
+    The scores are the same for each direction.
     """
     scores = rollout(traced)  # (B, T)
     return from_tokens(net, traced, scores.expand(len(directions), -1, -1))
 
 
-# The methods by the name that the command line takes. Changes by masked tokens are too small for
+# The methods by their names in the command line. The effects of masked tokens are too small for
 # bfloat16.
 METHODS = {
-    # In bfloat16 it is as near as in float32 to an integration of many passes.
+    # In bfloat16, the result is as close to an integration of many passes as in float32.
     "pixels": Method(
         pixels,
         "what each pixel adds (integrated gradients)",
@@ -259,12 +264,13 @@ METHODS = {
 # The methods with their titles, for the help.
 METHODS_HELP = describe_entries({name: method.title for name, method in METHODS.items()})
 
-CONTROLS = {  # baselines for the methods: their scores do not depend on what the model learned
+CONTROLS = {  # baselines for the methods: scores that do not depend on what the model learned
     "random": Method(random_scores, "random scores", "random scores.", draws=3),
     "centre": Method(centre, "the centre", "a Gaussian around the centre of the crop."),
 }
 
-# What `fer-vit faithfulness` measures; attention is drawn separately and is not a method.
+# The methods that `fer-vit faithfulness` measures. Reports draw attention separately, so it is not
+# one of `METHODS`.
 MEASURED = (
     METHODS
     | {"attention": Method(attention, "attention", "how tokens exchange information.")}
@@ -280,7 +286,7 @@ def from_tokens(net: RegionViT, traced: Trace, scores: Tensor) -> Attribution:
     located = located_tokens(traced.tokens, net.layout.num_prefix)  # (B, T)
     scores = scores.masked_fill(~located, 0.0)
     heat = spread(scores, traced.where, traced.image.shape[-1])  # (E, B, S, S)
-    # A sum would favour large regions, which cover many patches.
+    # means, since sums would favour large regions, which cover many patches
     means = [region_means(traced.membership, values) for values in scores]
     return Attribution(scores, heat, torch.stack(means))
 
@@ -291,22 +297,22 @@ def relevance_flow(
     pool: Tensor,
     pool_gradient: Tensor | None,
 ) -> Tensor:
-    """Gradient times attention, accumulated over blocks.
+    """Accumulates gradient times attention over blocks.
 
     Chefer, Gur & Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
-    Encoder-Decoder Transformers" (ICCV 2021), equations 5 and 6 for the encoder; for a decoder's
-    cross-attention equation 10, without the normalisation of 8 and 9 and the queries'
-    self-attention, as queries are the same for every face. The paper keeps the positive part; here
-    the negated score gives the negative part.
+    Encoder-Decoder Transformers" (ICCV 2021): equations 5 and 6 for the encoder, equation 10 for
+    the cross-attention of a decoder. The normalisation of equations 8 and 9, and the self-attention
+    of the queries, are left out, as queries are the same for each face. The paper keeps the
+    positive part; here, the negated score also gives the negative part.
 
     Args:
-        attentions: Weights (B, H, T, T) of every block.
-        gradients: Their gradients.
+        attentions: Attention weights (B, H, T, T) of each block.
+        gradients: The gradients of the score by `attentions`.
         pool: Weights (B, H', Q, T) of the pooling.
-        pool_gradient: Their gradient. None: the weights are used.
+        pool_gradient: The gradient of the score by `pool`. None: the weights alone are used.
 
     Returns:
-        Attribution for a class minus attribution against it (B, T).
+        Attribution (B, T) for a score, minus the attribution for the negated score.
     """
 
     def flow(sign: float) -> Tensor:
@@ -326,10 +332,10 @@ def relevance_flow(
 def integrated_gradients(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, directions: Tensor
 ) -> Tensor:
-    """How much each pixel adds to a score from the blurred face to the face: (E, B, S, S).
+    """Returns how much each pixel (E, B, S, S) adds to a score, from the blurred face to the face.
 
-    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), by the
-    points of `integration_points`: the sum over all pixels is about the score of the face minus the
+    Sundararajan, Taly & Yan, "Axiomatic Attribution for Deep Networks" (ICML 2017), with the
+    points of `integration_points`. The sum over all pixels is about the score of the face minus the
     score of the blurred face.
     """
     start = blur(image)
@@ -348,23 +354,22 @@ def integrated_gradients(
 
 
 def integration_points(num_points: int) -> list[tuple[float, float]]:
-    """Returns fractions of the way from the blurred face to the face, and their weights.
+    """Returns fractions of the way from the blurred face to the face, each with a weight.
 
-    Gauss and Legendre's points of the square root of the fraction: scores change most near the
-    blurred face, where points lie closer together (Bhat & Raychowdhury, "Non-uniform interpolation
-    in integrated gradients for low-latency explainable-AI", ISCAS 2023, choose them by the change).
+    The square roots of the fractions are Gauss-Legendre points. So points are denser near the
+    blurred face, where scores change most. Bhat & Raychowdhury, "Non-uniform interpolation in
+    integrated gradients for low-latency explainable-AI" (ISCAS 2023), choose the points by the
+    change of the score.
     """
-    points, weights = np.polynomial.legendre.leggauss(num_points)  # in (-1, 1), with sum 2
+    # points in (-1, 1), and weights that sum to 2
+    points, weights = np.polynomial.legendre.leggauss(num_points)
     roots = (points + 1) / 2
-    # d(root^2) = 2 root d(root), and half of it for the length of (-1, 1)
+    # d(root^2) = 2 root d(root), and d(root) = d(point) / 2
     return list(zip((roots**2).tolist(), (weights * roots).tolist(), strict=True))
 
 
 def blur(image: Tensor) -> Tensor:
-    """Blurs faces (B, 3, S, S) beyond recognition.
-
-    The sigma of the Gaussian is an eighth of their side.
-    """
+    """Blurs faces (B, 3, S, S) beyond recognition, by a Gaussian with a sigma of S / 8."""
     size = image.shape[-1]
     sigma = size / 8
     position = torch.arange(size, device=image.device)
@@ -376,16 +381,17 @@ def blur(image: Tensor) -> Tensor:
 
 
 def region_sums(maps: Tensor, boxes: Tensor) -> Tensor:
-    """Adds up the scores of pixels (E, B, S, S) by region: (E, B, R).
+    """Adds up the scores of pixels (E, B, S, S) by region; returns (E, B, R).
 
-    Boxes (B, R, 4) of the regions are xyxy in pixels. A pixel counts in the box that it lies
-    deepest in; 0 is the edge of a box, and 1 its middle. Boxes that a pixel lies equally deep in,
-    up to rounding, share the pixel, so that a face and its mirror image agree.
+    Boxes (B, R, 4) of the regions are xyxy in pixels. A pixel counts for the box in which the pixel
+    lies deepest: the depth is 0 at the edge of a box, and 1 in the middle. Boxes with equal depth,
+    up to rounding errors, share the pixel, so that a face and its mirror image agree.
     """
     start, stop = boxes.float()[..., None].tensor_split(2, dim=2)  # (B, R, 2, 1), x and y
     middle = (start + stop) / 2
     centres = torch.arange(maps.shape[-1], device=boxes.device) + 0.5
-    away = (centres - middle).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S), 1: edge
+    # the distance from the middle: 0 in the middle, 1 at the edge
+    away = (centres - middle).abs() * 2 / (stop - start).clamp(min=1e-6)  # (B, R, 2, S)
     away_x, away_y = away.unbind(2)  # (B, R, S) each
     depth = 1 - torch.maximum(away_y[..., None], away_x[:, :, None])  # (B, R, S, S)
 
@@ -398,9 +404,9 @@ def region_sums(maps: Tensor, boxes: Tensor) -> Tensor:
 
 
 def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Spreads the scores of boxes (E, B, N) evenly over their pixels (E, B, S, S).
+    """Spreads the score of each box (E, B, N) uniformly over the box; returns pixels (E, B, S, S).
 
-    Boxes (B, N, 4) are xyxy in pixels. Where they overlap, their scores are added.
+    Boxes (B, N, 4) are xyxy in pixels. Where boxes overlap, the scores are added.
     """
     rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
     area = (rows.sum(-1) * columns.sum(-1)).clamp(min=1)  # (B, N)
@@ -410,7 +416,7 @@ def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def covered(boxes: Tensor, size: int) -> Tensor:
-    """Returns which pixels (B, S, S) have their centre in a box (B, N, 4), xyxy in pixels."""
+    """Returns a mask (B, S, S) of the pixels whose centre is in a box (B, N, 4), xyxy in pixels."""
     rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
     whole_rows = (rows >= 0.5).float()
     whole_columns = (columns >= 0.5).float()

@@ -1,6 +1,6 @@
-"""How well the terms of an additive head predict what hiding a region at the input changes.
+"""Compares the terms of an additive head with the effects of hiding regions at the input.
 
-Tokens have exchanged information before the head reads them, so the two need not agree.
+Tokens exchange information in the encoder, so terms and effects may differ.
 
 B faces, R regions, K outputs of a head.
 """
@@ -19,17 +19,14 @@ from fer_vit.model.region_vit import RegionViT
 
 
 class Effects(NamedTuple):
-    """The terms of regions, and how much the raw outputs fall when each region is hidden.
+    """The terms of regions, and how much the raw outputs fall when a region is hidden in a way."""
 
-    (B, R, K) each.
-    """
-
-    terms: Tensor
-    masked: Tensor  # the token of the region is left out
-    blurred: Tensor  # its pixels are blurred, for patches as well
+    terms: Tensor  # (B, R, K), the term of each region
+    masked: Tensor  # (B, R, K), the fall when the tokens of the region are left out
+    blurred: Tensor  # (B, R, K), the fall when the pixels of the region are blurred
 
 
-# How a region is hidden, in words, and the field of `Effects`.
+# The field of `Effects` for each way to hide a region, in words.
 HIDING = {"token left out": "masked", "pixels blurred": "blurred"}
 
 
@@ -37,9 +34,9 @@ HIDING = {"token left out": "masked", "pixels blurred": "blurred"}
 def region_effects(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor
 ) -> dict[str, Effects]:
-    """Returns the terms and effects of all regions of faces, by head; arguments as for `RegionViT`.
+    """Returns the terms and effects of regions by further head; arguments as for `RegionViT`.
 
-    Missing regions have 0.
+    Missing regions get 0.
     """
     heads: Mapping[str, Any] = dict(net.heads.items())
     tokens = net.encode(net.tokenize(image, boxes, valid))
@@ -71,10 +68,7 @@ def region_effects(
 
 
 def inside(boxes: Tensor, size: int) -> Tensor:
-    """Returns which pixels (B, 1, S, S) have their centre in a box of each face.
-
-    Boxes (B, 4) are xyxy in pixels.
-    """
+    """Returns a mask (B, 1, S, S) of the pixels whose centre is in a box (B, 4), xyxy in pixels."""
     centres = torch.arange(size, device=boxes.device) + 0.5
     left, top, right, bottom = boxes[:, :, None].unbind(1)  # (B, 1) each
     across = (centres >= left) & (centres < right)  # (B, S)
@@ -83,29 +77,31 @@ def inside(boxes: Tensor, size: int) -> Tensor:
 
 
 class Agreement(NamedTuple):
-    """How well terms predict effects, for each face and output (B, K).
+    """How well terms predict effects, for each face and output.
 
-    NaN where the terms of all regions are equal, or their effects.
+    Both values are NaN where the terms of all regions are equal, or the effects of all regions.
     """
 
-    rank: Array  # Spearman's correlation over the regions of a face
-    # 1 if the region with the largest term has the largest effect, both without their signs; else 0
+    rank: Array  # (B, K), Spearman's rank correlation over the regions of a face
+    # (B, K), 1 if the same region has the largest absolute term and effect, otherwise 0
     first: Array
 
 
 def agreement(terms: Array, effects: Array) -> Agreement:
-    """Compares terms with effects (B, R, K), both signed, of two regions or more."""
+    """Compares signed terms (B, R, K) with signed effects (B, R, K), for two regions or more."""
+    # Spearman: Pearson's correlation of the ranks (B, R, K)
     term_ranks = rankdata(terms, axis=1)
     effect_ranks = rankdata(effects, axis=1)
     term_ranks -= term_ranks.mean(1, keepdims=True)
     effect_ranks -= effect_ranks.mean(1, keepdims=True)
     norm = np.sqrt((term_ranks**2).sum(1) * (effect_ranks**2).sum(1))  # (B, K)
     unknown = np.full(norm.shape, np.nan)
-    rank = np.divide((term_ranks * effect_ranks).sum(1), norm, out=unknown, where=norm > 0)
+    correlation = np.divide((term_ranks * effect_ranks).sum(1), norm, out=unknown, where=norm > 0)
 
+    # whether the largest term and the largest effect are of the same region
     term_size = np.abs(terms)
     effect_size = np.abs(effects)
     first = (term_size.argmax(1) == effect_size.argmax(1)).astype(float)
     all_equal = (np.ptp(term_size, axis=1) == 0) | (np.ptp(effect_size, axis=1) == 0)
     first[all_equal] = np.nan
-    return Agreement(rank, first)
+    return Agreement(correlation, first)

@@ -1,13 +1,13 @@
-"""Forward passes for explanations: recorded, or with masked tokens; the tokens' places; attention.
+"""Forward passes for explanations, recorded or with masked tokens; places of tokens; attention.
 
-What a region takes from another is a mean over the other's tokens and the patches under it, so that
-a large region does not win by its size. Attention to class and register tokens and to patches
-outside all regions is left out.
+The attention from region A to region B is a mean over B's tokens and the patches under B, so that
+large regions have no advantage. Attention to class tokens, to register tokens and to patches
+outside of all regions is left out.
 
-B images, H heads of a block, T tokens, R regions, C classes, O raw outputs: C logits and the
-outputs of further heads such as `movements`; U units: sets of tokens that are masked together, N
-boxes, L heads of all blocks, V views of attention: the whole encoder, then the L heads, then the
-query of every expression with pooling "query".
+B images, H attention heads of a block, T tokens, R regions, C classes, O raw outputs: C logits and
+the outputs of further heads such as `movements`; U units: sets of tokens that are masked together;
+N boxes, L attention heads of all blocks, V views of attention: the whole encoder, then the L
+attention heads, then, with pooling "query", the query of each expression.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,12 @@ from fer_vit.model.attention import Pooled, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import TokenLayout, Tokens
 
-# Regions with the largest effects, whose interactions are measured: each pair costs a pass.
+# How many regions have their interactions measured, by the largest effects: each pair of regions
+# takes a forward pass.
 MAX_INTERACTING = 6
 
-# Smallest interaction that is drawn, as a share of the largest effect of a region: smaller ones may
-# have no cause.
+# Smallest interaction that is drawn, as a share of the largest effect of a region. Smaller
+# interactions may be noise.
 MIN_INTERACTION = 0.25
 
 
@@ -38,19 +39,20 @@ class Trace(NamedTuple):
     Gradients of the logits reach back to `tokens.x`.
     """
 
-    image: Tensor  # face crops (B, 3, S, S), RGB in [0, 1]
-    boxes: Tensor  # of regions (B, R, 4), xyxy in crop pixels; 0 for a missing region
-    valid: Tensor  # which regions are present (B, R)
+    image: Tensor  # (B, 3, S, S), the face crops, RGB in [0, 1]
+    boxes: Tensor  # (B, R, 4), boxes of the regions, xyxy in crop pixels; 0 for a missing region
+    valid: Tensor  # (B, R), which regions are present
     tokens: Tokens
-    attention: list[Tensor]  # weights (B, H, T, T) of every block, rows summing to 1
-    encoded: Tokens  # after the last block, which further heads read
+    attention: list[Tensor]  # (B, H, T, T) for each block, the attention weights; rows sum to 1
+    encoded: Tokens  # the tokens after the last block, the input of further heads
     pooled: Pooled
     logits: Tensor  # (B, C)
-    outputs: Tensor  # raw, of all heads (B, O); the first C are the logits
-    # The box that each token was cut from (B, T, 4); empty for class, register and missing tokens.
+    outputs: Tensor  # (B, O), the raw outputs of all heads; the first C are the logits
+    # (B, T, 4), the box from which each token was cut, xyxy in crop pixels; the box is empty for
+    # class, register and missing tokens
     where: Tensor
-    # How much of each token belongs to each region (B, R, T): 1 for its tokens, the covered
-    # fraction for patches, else 0.
+    # (B, R, T), how much of each token belongs to each region: 1 for the region's tokens, the
+    # covered fraction for patches, 0 for all other tokens
     membership: Tensor
     layout: TokenLayout
 
@@ -92,7 +94,7 @@ def trace(net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor) -> Trace:
 
 
 def raw_outputs(net: RegionViT, encoded: Tokens) -> Tensor:
-    """Returns the raw outputs of all heads (B, O) for encoded tokens, in float32; logits first."""
+    """Returns the raw outputs (B, O) of all heads for encoded tokens, in float32; logits first."""
     return _join_outputs(net.forward_head(encoded), net, encoded)
 
 
@@ -102,30 +104,31 @@ def _join_outputs(logits: Tensor, net: RegionViT, encoded: Tokens) -> Tensor:
 
 
 def attention_recorder(net: RegionViT) -> tuple[RegionViT, list[Tensor]]:
-    """Returns a network with the weights of `net` that records its attention in a list.
+    """Returns a network with the weights of `net`, and a list in which it records its attention.
 
-    Each block adds its weights (B, H, T, T), rows summing to 1. The network is in evaluation mode.
-    `net` itself is not changed: other threads may use it at the same time.
+    In a forward pass, each block appends its attention weights (B, H, T, T); rows sum to 1. The
+    returned network is in evaluation mode. `net` is not changed: other threads may use it at the
+    same time.
     """
     recorded: list[Tensor] = []
 
     def record_weights(_: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
         weights = inputs[0]
-        weights.requires_grad_()  # in a frozen network they may not depend on the tokens
+        weights.requires_grad_()  # in a frozen network, the weights may not depend on the tokens
         recorded.append(weights)
 
     recorder = share_tensors(net).eval()
     recorder.drop_by_mask = True
     use_fused_attention(recorder.vit.blocks, fused=False)
     for block in recorder.vit.blocks:
-        # timm's attention that is not fused passes the weights through this layer.
+        # without fused attention, timm passes the weights through this layer
         block.attn.attn_drop.register_forward_hook(record_weights)
     return recorder, recorded
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Puts a model into evaluation mode, and restores the mode of each of its modules."""
+    """Puts a model into evaluation mode, and restores the mode of each module afterwards."""
     training = [module for module in net.modules() if module.training]
     net.eval()
     try:
@@ -136,7 +139,7 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
-    """Returns the raw outputs (B, O) without the tokens that are `hidden` (B, T).
+    """Returns the raw outputs (B, O) when the tokens `hidden` (B, T) are masked.
 
     Class and register tokens are never hidden.
     """
@@ -150,14 +153,14 @@ def masked_outputs(net: RegionViT, tokens: Tokens, hidden: Tensor) -> Tensor:
 def output_decreases(
     net: RegionViT, tokens: Tokens, units: Tensor, intact: Tensor | None = None
 ) -> Tensor:
-    """Returns how far the raw outputs fall when a unit (B, U, T) is masked, by unit: (B, U, O).
+    """Returns how far the raw outputs fall (B, U, O) when each of the units (B, U, T) is masked.
 
-    The model is in evaluation mode. `intact` are its outputs (B, O) with all tokens; None: they are
-    computed.
+    The model must be in evaluation mode. `intact` holds the outputs (B, O) with all tokens; None:
+    the outputs are computed.
     """
     if intact is None:
-        # Not the outputs of a trace: other kernels may have computed them; this matters in
-        # bfloat16.
+        # Computed again, since the outputs of a trace may be from other kernels, which round
+        # differently. In bfloat16, the difference matters.
         intact = raw_outputs(net, net.encode(tokens))
     decreases = intact.new_zeros(len(intact), units.shape[1], intact.shape[1])  # (B, U, O)
     for index, unit in enumerate(units.unbind(1)):
@@ -168,18 +171,18 @@ def output_decreases(
 
 
 def no_autocast(values: Tensor) -> torch.autocast:
-    """Keeps products in float32 on the device of `values`, a tensor of any shape.
+    """Returns a context in which products on the device of `values` stay in float32.
 
-    A caller's autocast would round them to bfloat16.
+    Without it, the autocast of a caller would round products to bfloat16.
     """
     return torch.autocast(values.device.type, enabled=False)
 
 
 def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, Tensor]:
-    """Returns which fractions of the rows and columns of a grid lie in each box (B, N, 4).
+    """Returns which fraction of each row and of each column of a grid lies in each box.
 
-    Boxes are xyxy in pixels from the corner of the grid. The grid has (rows, columns) cells with
-    sides of `side` pixels; the result is (B, N, rows) and (B, N, columns).
+    Boxes (B, N, 4) are xyxy in pixels from the corner of the grid. The grid has (rows, columns)
+    cells with sides of `side` pixels. Returns (B, N, rows) and (B, N, columns).
     """
 
     def inside(low: Tensor, high: Tensor, cells: int) -> Tensor:  # (B, N), (B, N) -> (B, N, cells)
@@ -195,9 +198,10 @@ def overlaps(boxes: Tensor, grid: tuple[int, ...], side: int) -> tuple[Tensor, T
 
 
 def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Tensor) -> Tensor:
-    """Returns the boxes (B, T, 4) that tokens were cut from, as in `Trace.where`.
+    """Returns the box (B, T, 4) from which each token was cut, as in `Trace.where`.
 
-    Centres (B, T, 2) are of the tokens, and boxes (B, R, 4) of the regions, in crop pixels.
+    `centres` (B, T, 2) are the centres of the tokens, and `boxes` (B, R, 4) the boxes of the
+    regions, in crop pixels.
     """
     half = torch.zeros_like(centres)
     half[:, layout.patches] = patch_size / 2
@@ -208,9 +212,9 @@ def token_boxes(layout: TokenLayout, patch_size: int, centres: Tensor, boxes: Te
 
 
 def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid: Tensor) -> Tensor:
-    """Returns how much of every token belongs to each region (B, R, T), as in `Trace.membership`.
+    """Returns how much of each token belongs to each region (B, R, T), as in `Trace.membership`.
 
-    Boxes (B, R, 4) of the regions are in crop pixels from the corner of the grid of patches.
+    Boxes (B, R, 4) of the regions are xyxy in pixels from the corner of the grid of patches.
     """
     batch, regions = valid.shape
     membership = torch.zeros(batch, regions, layout.num_tokens, device=boxes.device)  # (B, R, T)
@@ -224,10 +228,10 @@ def token_membership(layout: TokenLayout, patch_size: int, boxes: Tensor, valid:
 
 
 def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
-    """Returns each region as a set of tokens (B, R, T).
+    """Returns a mask (B, R, T) of the tokens of each region.
 
-    A region has its region tokens, and the patches of which it covers half or more; without such a
-    patch, the patch that it covers most.
+    A region has its region tokens, and each patch that it covers by half or more. If there is no
+    such patch, the region has the patch that it covers most.
     """
     chosen = membership > 0
     if layout.num_patches:
@@ -237,9 +241,9 @@ def region_units(layout: TokenLayout, membership: Tensor) -> Tensor:
 
 
 def region_means(membership: Tensor, values: Tensor) -> Tensor:
-    """Returns the means (B, R, ...) of values (B, T, ...) over the tokens of each region.
+    """Returns the mean (B, R, ...) of values (B, T, ...) over the tokens of each region.
 
-    Missing regions have 0.
+    The mean of a missing region is 0.
     """
     weights = normalize(membership, p=1, dim=-1)  # (B, R, T)
     return torch.einsum("brt,bt...->br...", weights, values)
@@ -248,33 +252,36 @@ def region_means(membership: Tensor, values: Tensor) -> Tensor:
 class Views(NamedTuple):
     """Attention to draw on a face.
 
-    A head's relations are without earlier blocks or residual paths. The distance is from
-    Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), figure 7.
+    Attributes:
+        relations: How much each region (row) takes from each region (column), (B, V, R, R). Rows
+            sum to 1, or to 0 for a region that takes nothing. The relations of an attention head
+            leave out earlier blocks and residual paths.
+        output: How much each region gives to the classified vectors (B, V, R), as a mean over the
+            region's tokens; sums to 1.
+        patches: How much each patch gives to the classified vectors (B, V, rows, columns); sums to
+            1 together with the region tokens.
+        distance: The mean distance (B, L) over which each attention head attends, in crop pixels
+            (Dosovitskiy et al., "An Image is Worth 16x16 Words", ICLR 2021, figure 7).
     """
 
-    # How much each region (row) takes from each region (column) (B, V, R, R); rows sum to 1, or to
-    # 0 for a region that takes nothing.
     relations: Tensor
-    # How much each region gives to what is classified, as a mean over its tokens (B, V, R); sums
-    # to 1.
     output: Tensor
-    # The same for patches (B, V, rows, columns); with region tokens it sums to 1.
     patches: Tensor
-    # How far the tokens of each head look on average, in crop pixels (B, L).
     distance: Tensor
 
 
 @torch.no_grad()
 def attention_views(traced: Trace) -> Views:
-    """Returns the views of attention, see `Views`."""
-    # Where each view looks: the encoder, the heads, the queries if there are several.
+    """Returns the views of attention of traced faces."""
+    # the tokens that each view attends to: the encoder, the attention heads, and queries if there
+    # are several
     heads, distance = head_maps(traced)  # (B, L, T), (B, L)
     queries = traced.pooled.weights.float().mean(1)  # (B, 1 or C, T)
     if queries.shape[1] == 1:
         queries = queries[:, :0]
     maps = torch.cat([rollout(traced)[:, None], heads, queries], 1)  # (B, V, T)
 
-    # What regions take from each other: queries have no such relations.
+    # what regions take from each other; queries have no such relations
     relations = [_between_regions(traced.membership, _all_blocks(traced))]  # (B, R, R) each
     for block in traced.attention:
         for head in block.unbind(1):
@@ -290,14 +297,14 @@ def attention_views(traced: Trace) -> Views:
 
 @torch.no_grad()
 def interactions(net: RegionViT, traced: Trace) -> Tensor:
-    """How far the effects of two regions on the predicted logit depend on each other (B, R, R).
+    """Returns how far the effects of two regions on the predicted logit interact (B, R, R).
 
-    In logits: the fall of the logit without both regions, less the falls without each of them. This
-    is the negative interaction of Grabisch & Roubens ("An axiomatic approach to the concept of
-    interaction among players in cooperative games", 1999).
+    An interaction is the fall of the logit without both regions, minus the falls without each of
+    the regions. This is the negative interaction of Grabisch & Roubens ("An axiomatic approach to
+    the concept of interaction among players in cooperative games", 1999).
 
-    Only pairs of the `MAX_INTERACTING` regions with the largest effects are measured; others, and
-    small values (see `MIN_INTERACTION`), are 0.
+    Only pairs of the `MAX_INTERACTING` regions with the largest effects are measured. All other
+    interactions, and small ones (see `MIN_INTERACTION`), are 0.
     """
     alone = region_units(traced.layout, traced.membership)  # (B, R, T)
     batch, regions, _ = alone.shape
@@ -322,9 +329,9 @@ def interactions(net: RegionViT, traced: Trace) -> Tensor:
 
 @torch.no_grad()
 def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
-    """Returns where the classified tokens look through every head, and how far each head looks.
+    """Returns the attention of the classified vectors through each attention head (B, L, T).
 
-    The first is (B, L, T), the second, in crop pixels, (B, L).
+    Also returns the mean distance (B, L) over which each attention head attends, in crop pixels.
     """
     classified = traced.pooled.weights.float().mean((1, 2))[:, None, None]  # (B, 1, 1, T)
     centres = traced.tokens.centres.float()  # (B, T, 2)
@@ -338,8 +345,8 @@ def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
             looks = (classified @ located)[:, :, 0]  # (B, H, T)
         maps.append(looks)
 
-        # A token that no other attends to is missing, or dropped by hard attention: it does not
-        # attend either.
+        # A token that gets no attention is missing, or dropped by hard attention. Such a token does
+        # not attend to other tokens, and does not count for the distance.
         present = located.sum((1, 2)) > 0  # (B, T)
         mean_distances = (normalize(located, p=1, dim=-1) * distances).sum(-1)  # (B, H, T)
         num_present = present.sum(-1).clamp(min=1)[:, None]  # (B, 1)
@@ -349,9 +356,9 @@ def head_maps(traced: Trace) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def rollout(traced: Trace) -> Tensor:
-    """How much the output takes from each token by attention rollout (B, T).
+    """Returns how much the output takes from each token (B, T), by attention rollout.
 
-    Heads are averaged; prefix tokens have 0.
+    Attention heads are averaged; prefix tokens get 0.
     """
     flow = _all_blocks(traced)  # (B, T, T)
     classified = traced.pooled.weights.float().mean((1, 2))[:, None]  # (B, 1, T)
@@ -362,9 +369,9 @@ def rollout(traced: Trace) -> Tensor:
 
 
 def _all_blocks(traced: Trace) -> Tensor:
-    """Attention through all blocks (B, T, T).
+    """Returns the attention (B, T, T) through all blocks.
 
-    Heads are averaged, and half of every token takes the residual paths.
+    Attention heads are averaged; the residual path of a block counts as much as the attention.
     """
     batch, _, tokens = traced.membership.shape
     flow = torch.eye(tokens, device=traced.membership.device).expand(batch, -1, -1)
@@ -375,7 +382,7 @@ def _all_blocks(traced: Trace) -> Tensor:
 
 
 def _between_regions(membership: Tensor, flow: Tensor) -> Tensor:
-    """From tokens (B, T, T) to regions (B, R, R), rows scaled to a sum of 1."""
+    """Averages attention between tokens (B, T, T) to regions (B, R, R); rows sum to 1."""
     with no_autocast(membership):
         received = region_means(membership, region_means(membership, flow.float()).mT).mT
     return normalize(received, p=1, dim=-1)

@@ -1,6 +1,6 @@
-"""Data sets as distributed, a file each: `read(root, **options) -> Reading` declares options.
+"""Readers of data sets as distributed, one file each, with `read(root, **options) -> Reading`.
 
-A data set that is missing or has an invalid file is a FerVitError, which names file and line.
+A missing data set, or an invalid file, is a FerVitError that names file and line.
 """
 
 from collections.abc import Callable
@@ -8,10 +8,12 @@ from collections.abc import Callable
 from fer_vit.data.schema import Reading
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 
-# A new one is the last: where two have an option of one name, the first has it without its prefix.
+# Add a new data set at the end: if two data sets have options of the same name, the earlier one has
+# the option without a prefix.
 MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
 
-# The reader of every data set by the name of its file. Its options become options of `prepare`.
+# The reader of each data set by the name of the file. The options of `read` become options of
+# `prepare`.
 SOURCES: dict[str, Callable[..., Reading]] = {
     module.__name__.rpartition(".")[2]: module.read for module in MODULES
 }

@@ -5,8 +5,8 @@ Mollahosseini et al. 2017, arXiv:1708.03985.
 As distributed:
 
     train_set/images/0.jpg
-    train_set/annotations/0_exp.npy    the expression's number, as a string or a number
-    train_set/annotations/0_val.npy    valence from -1 to 1, or -2 if it is unknown; may be absent
+    train_set/annotations/0_exp.npy    the code of the expression, as a string or a number
+    train_set/annotations/0_val.npy    valence from -1 to 1, or -2 if unknown; may be absent
     train_set/annotations/0_aro.npy    arousal, as valence
     val_set                            the same
 """
@@ -26,7 +26,7 @@ from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.splits import hold_out
 
-# the numbers 0 to 7
+# the expressions with the codes 0 to 7
 LABELS = ("neutral", "happiness", "sadness", "surprise", "fear", "disgust", "anger", "contempt")
 FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
@@ -34,15 +34,15 @@ SUFFIX = "_exp.npy"
 # The endings of the files with the targets of the head `affect`.
 AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
 
-UNKNOWN = -2.0  # what the annotators' tool wrote where there is no valence or arousal
+UNKNOWN = -2.0  # the value of a valence or an arousal that was not annotated
 
 
 def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
     """Reads AffectNet from the folder of train_set and val_set, sorted by file name.
 
-    The test split was never published and results are reported on val_set: it is `test` here, and a
-    fixed tenth of train is held out as val. Valence and arousal, where their files exist, are
-    targets of the head `affect`.
+    AffectNet's test split was never published; papers report results on val_set. So val_set is
+    `test` here, and a fixed tenth of train is held out as val. Valence and arousal, if there are
+    files, are targets of the head `affect`.
 
     Args:
         root: The folder.
@@ -79,7 +79,7 @@ def _read_split_folder(
     root: Path, folder: str, split: Split, labels: Sequence[str]
 ) -> tuple[list[Row], Counter[str]]:
     """Returns the rows of a split, and how many images are left out, by reason."""
-    # Both folders are listed once: checking every file would take minutes.
+    # Both folders are listed once: a check of each file would take minutes.
     images = {}  # file names by stem
     for name in os.listdir(root / folder / "images"):
         path = Path(name)
@@ -119,7 +119,7 @@ def _label(path: Path) -> str:
 
 
 def _affect(path: Path) -> float | None:
-    """Returns valence or arousal; None where it is unknown."""
+    """Returns a valence or an arousal; None for an unknown one."""
     expected = "one number from -1 to 1"
     value = _read_number(path, expected)
     if value == UNKNOWN:

@@ -1,4 +1,4 @@
-"""Unpacks zips and tars of data sets, which may be untrusted: with limits; the rest is counted."""
+"""Unpacks zips and tars of data sets, which may be untrusted, with limits; counts skipped files."""
 
 import gzip
 import io
@@ -19,22 +19,22 @@ from fer_vit.files import scratch_folder
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.wording import escaped
 
-# Longest list of a zip's entries in bytes: about half a million photos. Python takes eight times as
-# much memory.
+# Longest list of a zip's entries in bytes, enough for about half a million photos. Python takes
+# eight times as much memory for the list.
 MAX_LIST = 64_000_000
 
 UTF_8 = 0x800  # the flag of a zip's entry whose name is in UTF-8
 ENCRYPTED = 0x1  # the flag of a zip's entry that needs a password
-READ_AT_ONCE = 1_000_000  # bytes that are read at once
+READ_AT_ONCE = 1_000_000  # how many bytes are read at once
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-MAX_DEPTH = 100  # deepest folder that is unpacked
+MAX_DEPTH = 100  # most folders on the path of an entry that is unpacked
 NAME_TOO_LONG = "the name in the archive is too long"
 SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
 OUTSIDE = "a name in the archive that leads outside"
 NO_NAME = "an entry of the archive without a name"
 NAMELESS = {"", ".", ".."}  # parts of a path that name no file
-BAD_NAMES = {  # why the system makes no file of an entry, by the number of its error
+BAD_NAMES = {  # why the operating system cannot create the file of an entry, by `errno`
     ENAMETOOLONG: NAME_TOO_LONG,
     EILSEQ: "the name in the archive is not possible here",
     EISDIR: SAME_NAME,
@@ -48,7 +48,7 @@ class Unpacked(NamedTuple):
     """The files of a data set."""
 
     folder: Path
-    left_out: Counter[str]  # entries of the archive that are not in the folder, by reason
+    left_out: Counter[str]  # how many entries of the archive are not in the folder, by reason
 
 
 def is_archive(path: Path) -> bool:
@@ -63,17 +63,18 @@ def is_tar(path: Path) -> bool:
 
 @contextmanager
 def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
-    """Unpacks an archive into a hidden folder beside `out`, which is removed afterwards.
+    """Unpacks an archive into a hidden folder beside `out`, and removes that folder afterwards.
 
-    A folder is yielded unchanged. Messages name the archive instead of the hidden folder. zipfile
-    strips roots, drives and `..` from names, writes links as files, and reads no more of an entry
-    than its header declares. Of tars, only files and folders are read.
+    If `archive` is a folder, yields the folder. Messages name the archive instead of the hidden
+    folder. zipfile strips roots, drives and `..` from names, writes links as files, and reads no
+    more bytes of an entry than the header declares. From a tar, only files and folders are
+    unpacked.
     """
     if not is_archive(archive):
         yield Unpacked(archive, Counter())
         return
     with scratch_folder(out) as scratch:
-        folder = scratch / "unpacked"  # `fer_vit.files` uses other names in there
+        folder = scratch / "unpacked"  # `fer_vit.files` uses other names in the scratch folder
         folder.mkdir()
         if is_tar(archive):
             left_out = _extract_tar(archive, folder, out)
@@ -86,10 +87,10 @@ def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
 
 
 def _only_folder_in(folder: Path) -> Path:
-    """Returns the only folder inside, else the folder itself.
+    """Returns the only folder inside a folder, otherwise the folder.
 
-    An archive of a folder usually contains the folder rather than its contents; macOS adds
-    __MACOSX.
+    The archive of a folder usually contains the folder, not only the files in it. macOS adds the
+    folder __MACOSX.
     """
     inner = []
     for path in folder.iterdir():
@@ -103,7 +104,7 @@ def _only_folder_in(folder: Path) -> Path:
 
 
 class _LimitedFile(io.FileIO):
-    """A file with limited reads: zipfile reads the list of entries as a whole."""
+    """A file with a limit for each read, because zipfile reads the list of entries in one read."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         _check_part(size, self.name)
@@ -121,10 +122,10 @@ def _open_zip(file: io.FileIO, archive: Path) -> zipfile.ZipFile:
 
 
 def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
-    """Unpacks a zip; returns the number of entries that were left out, by reason.
+    """Unpacks a zip; returns how many entries were left out, by reason.
 
-    Raises FerVitError when the zip is damaged, compressed in an unusual way, or larger than the
-    free disk.
+    Raises FerVitError when the zip is damaged, is compressed in an unusual way, or needs more room
+    than is free on the disk.
     """
     left_out = Counter[str]()
     try:
@@ -147,7 +148,8 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
                         raise
                     left_out[BAD_NAMES[error.errno]] += 1
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno != EINVAL:  # a seek before the start
+        # EINVAL: a damaged zip makes zipfile seek to before the start of the file
+        if isinstance(error, OSError) and error.errno != EINVAL:
             raise
         raise FerVitError(
             f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
@@ -167,12 +169,12 @@ def _reason_left_out(entry: zipfile.ZipInfo) -> str | None:
 
 
 def _names_nothing(name: str) -> bool:
-    """Returns whether an entry is a file without a name; the folder `./` is none."""
+    """Returns whether an entry is a file without a name; the folder `./` is not a file."""
     return not name.endswith("/") and set(name.split("/")) <= NAMELESS
 
 
 class _LimitedGzip(gzip.GzipFile):
-    """A compressed tar with limited reads: tarfile reads the header of an entry as a whole."""
+    """A compressed tar with a limit for each read, as tarfile reads a long header in one read."""
 
     def read(self, size: int | None = -1) -> bytes:
         _check_part(size, self.name)
@@ -196,12 +198,12 @@ def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
-    """Unpacks the files of a tar; returns and raises as for a zip."""
+    """Unpacks the files of a tar; returns and raises as `_extract_zip`."""
     left_out = Counter[str]()
     try:
         with _open_tar(archive) as opened:
             _check_room(sum(_sizes(opened)), archive, folder, out)
-            # to the checksum at the end
+            # reads up to the end, so that gzip compares the checksum
             while opened.fileobj and opened.fileobj.read(READ_AT_ONCE):
                 pass
         with _open_tar(archive) as opened:
@@ -219,21 +221,21 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
 
 
 def _tar_entries(opened: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the entries one after the other, without a list of them."""
+    """Yields the entries of a tar, without a list of all entries in memory."""
     while entry := opened.next():
         opened.members = []  # type: ignore[attr-defined]
         yield entry
 
 
 def _sizes(opened: tarfile.TarFile) -> Iterator[int]:
-    """Yields the sizes of the files that will be unpacked."""
+    """Yields the sizes in bytes of the files that are unpacked."""
     for entry in _tar_entries(opened):
         if entry.isfile() and not _is_large(entry.name, entry.size):
             yield entry.size
 
 
 def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> str | None:
-    """Unpacks an entry of a tar; returns why it is left out, or None."""
+    """Unpacks an entry of a tar; returns why the entry is left out, or None."""
     if entry.isdir():
         return None
     if not entry.isfile():
@@ -254,12 +256,12 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
 
 
 def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
-    """Raises FerVitError for a password, and for methods other than deflate."""
+    """Raises FerVitError for a zip with a password, or with a method other than deflate."""
     if any(entry.flag_bits & ENCRYPTED for entry in entries):
         raise FerVitError(
             f"{archive} has a password. Unpack it first, and name the folder instead."
         )
-    # a little bzip2 can fill all memory
+    # a few bytes of bzip2 can fill all memory
     methods = {entry.compress_type for entry in entries}
     if methods - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise FerVitError(
@@ -270,7 +272,7 @@ def _check_entries(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 def _check_folder_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
     """Raises FerVitError for folder names in an old code page.
 
-    Folders name classes, and a zip does not record which code page it uses.
+    Folders name classes, and a zip does not record the code page of its names.
     """
     for entry in entries:
         folder = entry.filename.rpartition("/")[0]
@@ -282,7 +284,7 @@ def _check_folder_names(entries: list[zipfile.ZipInfo], archive: Path) -> None:
 
 
 def _is_large(name: str, size: int) -> bool:
-    """Returns whether an entry is a photo too large to be read; labels and lists may be larger."""
+    """Returns whether an entry is a photo that is too large to be read; tables may be larger."""
     return Path(name).suffix.lower() in PHOTO_SUFFIXES and size > MAX_FILE_BYTES
 
 

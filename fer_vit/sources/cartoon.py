@@ -1,7 +1,7 @@
 """Draws cartoons of faces.
 
-A face is drawn in its own frame, without roll: origin at the upper left, lengths as fractions of
-the image's side. Side -1 is the person's right (the smaller x), side 1 the left.
+A face is drawn in the frame of the face, without roll: origin at the upper left, lengths as
+fractions of the image's side. Side -1 is the person's right (the smaller x), side 1 the left.
 """
 
 from typing import NamedTuple
@@ -46,17 +46,17 @@ ANGLE = np.linspace(0, 2 * np.pi, 49)
 COS = np.cos(ANGLE)
 SIN = np.sin(ANGLE)
 STROKE = np.linspace(-1, 1, 25)
-BRUSH = 0.3 + 0.7 * np.sqrt(1 - STROKE**2)  # width along a stroke
+BRUSH = 0.3 + 0.7 * np.sqrt(1 - STROKE**2)  # relative width along a stroke
 
 
 def draw_face(
     expression: str, seed: int, size: int = 96, colour: bool = False
 ) -> tuple[Image, Array]:
-    """Draws a face (size, size, 3), RGB uint8, and returns it with its landmarks (5, 2) in pixels.
+    """Returns a drawn face (size, size, 3), RGB uint8, and the landmarks (5, 2) in pixels.
 
-    The landmarks are the eyes' centres, the nose's tip, and the mouth's corners, which move with
-    the expression. The seed chooses person, pose, light and noise; the same arguments give the same
-    bytes. Sizes from 48 to 448 look right.
+    The landmarks are the eyes' centres, the nose's tip and the mouth's corners; the corners move
+    with the expression. The seed chooses person, pose, light and noise; the same arguments give the
+    same bytes. Sizes from 48 to 448 look right.
     """
     face = draw(expression, seed, size, colour)
     return face.image, face.landmarks
@@ -67,13 +67,13 @@ class Drawing(NamedTuple):
 
     image: Image  # (size, size, 3)
     landmarks: Array  # (5, 2) in pixels
-    targets: dict[str, float]  # of heads, by column
+    targets: dict[str, float]  # the targets of further heads, by column
 
 
 def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False) -> Drawing:
-    """Draws a face as `draw_face` does, with its targets.
+    """Draws a face as `draw_face` does, with targets.
 
-    A face without an expression has movements that do not depend on one another, anywhere in
+    The movements of a face without an expression are independent of each other, and uniform in
     `MOVEMENT_RANGES`.
     """
     rng = np.random.default_rng(seed)
@@ -112,7 +112,7 @@ def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False
     image = cv2.resize(canvas, (size, size), interpolation=cv2.INTER_AREA).astype(float)
     if not colour:
         image = (image @ GREY)[..., None]  # (size, size, 1)
-    away = (np.arange(size) + 0.5) / size - 0.5  # from the middle
+    away = (np.arange(size) + 0.5) / size - 0.5  # (size,), distance from the middle
     light = look["gain"] * (1 + look["gradient_x"] * away + look["gradient_y"] * away[:, None])
     noise = look["noise"] * rng.standard_normal((size, size, 1))
     pixels = (image * light[..., None] + noise).round().clip(0, 255).astype(np.uint8)
@@ -123,9 +123,9 @@ def draw(expression: str | None, seed: int, size: int = 96, colour: bool = False
 def _oval(
     x: float, y: float, width: float, up: float, down: float | None = None, power: float = 2.0
 ) -> Array:
-    """A superellipse (49, 2) with half axes `width`, `up` and `down` (default: `up`).
+    """Returns a superellipse (49, 2) with half axes `width`, `up` and `down` (None: `up`).
 
-    Rows 24 to 48 are the upper half.
+    Points 24 to 48 are the upper half.
     """
     if down is None:
         down = up
@@ -135,7 +135,7 @@ def _oval(
 
 
 def _stroke(x: Array, y: Array, width: float) -> Array:
-    """A brush stroke along 25 points, thinner at the ends."""
+    """Returns the outline (50, 2) of a brush stroke along 25 points, thinner at the ends."""
     dx = np.gradient(x)
     dy = np.gradient(y)
     half = width / 2 * BRUSH / np.hypot(dx, dy)
@@ -143,7 +143,7 @@ def _stroke(x: Array, y: Array, width: float) -> Array:
 
 
 def _area_between(x0: Array, y0: Array, x1: Array, y1: Array) -> Array:
-    """The area between two curves."""
+    """Returns the outline of the area between two curves."""
     x = np.concatenate([x0, x1[::-1]])
     y = np.concatenate([y0, y1[::-1]])
     return np.stack([x, y], axis=1)
@@ -159,21 +159,21 @@ class CartoonFace(NamedTuple):
     Lengths are fractions of the image's side; colours are RGB from 0 to 255.
     """
 
-    canvas: Image  # on which it is drawn
-    to_canvas: Array  # matrix (2, 3) from the face's frame to pixels
+    canvas: Image  # the image on which the face is drawn
+    to_canvas: Array  # (2, 3), the matrix from the frame of the face to pixels
     look: Appearance
     movements: Parameters
-    skin: Array  # colours (3,)
-    hair: Array
-    iris: Array
+    skin: Array  # (3,), a colour
+    hair: Array  # (3,), a colour
+    iris: Array  # (3,), a colour
 
     def fill(self, outline: Array, colour: ArrayLike) -> None:
-        """Fills a polygon with the outline (P, 2) in the face's frame.
+        """Fills a polygon with the outline (P, 2) in the frame of the face.
 
-        Everything is drawn by polygons: only they look the same in all sizes.
+        Everything is drawn by polygons, since only polygons look the same in all sizes.
         """
-        # OpenCV puts a pixel's centre at integer coordinates; they are passed in sixteenths of a
-        # pixel.
+        # OpenCV puts a pixel's centre at integer coordinates, and takes coordinates in sixteenths
+        # of a pixel.
         points = apply(self.to_canvas, outline) - 0.5
         sixteenths = (points * 16).round().astype(np.int32)
         cv2.fillPoly(self.canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)
@@ -208,7 +208,7 @@ class CartoonFace(NamedTuple):
         )
 
     def draw_eye(self, side: int) -> Point:
-        """Draws an eye, and returns its centre."""
+        """Draws an eye, and returns the centre of the eye."""
         look = self.look
         x = 0.5 + 0.8 * look["yaw"] + side * look["eye_x"]
         y = TEMPLATE[0][1]
@@ -238,7 +238,7 @@ class CartoonFace(NamedTuple):
         movements = self.movements
         colour = np.minimum(self.hair, self.skin) * 0.5
         x = 0.5 + 0.8 * look["yaw"]
-        # STROKE runs from the inner end to the outer.
+        # STROKE runs from the inner to the outer end of a brow
         away = (
             look["eye_x"]
             + 0.008
@@ -251,7 +251,7 @@ class CartoonFace(NamedTuple):
             self.fill(_stroke(x + side * away, y, look["brow_width"]), colour)
 
     def draw_nose(self) -> Point:
-        """Draws the nose with its folds, and returns its tip."""
+        """Draws the nose with folds, and returns the tip of the nose."""
         look = self.look
         skin = self.skin
         x = 0.5 + 1.4 * look["yaw"]
@@ -270,17 +270,17 @@ class CartoonFace(NamedTuple):
                 fold_x = x + side * (0.040 + 0.028 * STROKE)
                 fold_y = y + start + 0.016 * STROKE**2
                 self.fill(_stroke(fold_x, fold_y, 0.012), shade)
-            # from the wing down to the mouth
+            # the fold from the wing of the nose down to the mouth
             fold_x = x + side * (0.082 + 0.028 * STROKE - 0.012 * STROKE**2)
             fold_y = y + 0.010 + 0.045 * STROKE
             self.fill(_stroke(fold_x, fold_y, 0.014), shade)
         return x, y
 
     def draw_mouth(self) -> tuple[Point, Point]:
-        """Draws the mouth, and returns its right and left corner."""
+        """Draws the mouth, and returns the right and the left corner of the mouth."""
         look = self.look
         movements = self.movements
-        t = -COS[:25]  # from the right corner, -1, to the left
+        t = -COS[:25]  # position in the mouth, from -1 at the right corner to 1 at the left
         bow = SIN[:25]  # 0 at the corners, 1 in the middle
         x = 0.5 + 0.8 * look["yaw"] + look["mouth_width"] * (1 + 0.22 * movements.mouth_width) * t
         line = look["mouth_y"] + 0.070 * movements.mouth_curve * (0.5 - t**2)
@@ -292,6 +292,6 @@ class CartoonFace(NamedTuple):
         for edge in (upper, lower):
             self.fill(_stroke(x, edge, look["lip"]), _blend(self.skin * 0.75, LIP, 0.6))
         self.fill(_area_between(x, upper, x, lower), DARK)
-        if opening + sneer > 2 * JITTER:  # a mouth opened by more than jitter
+        if opening + sneer > 2 * JITTER:  # the mouth is open, not only by jitter
             self.fill(_area_between(x, upper, x, np.minimum(upper + 0.035 * bow, lower)), WHITE)
         return (float(x[0]), float(line[0])), (float(x[-1]), float(line[-1]))

@@ -9,7 +9,7 @@ from fer_vit.data.schema import Reading
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.wording import list_names
 
-SIMILARITY = 0.84  # similarity of names that differ by a letter or two: suprise, surprise
+SIMILARITY = 0.84  # least similarity of names that differ by a letter or two: suprise, surprise
 OPPOSITE = re.compile(r"(?:un|in|im|dis|non|a)[\W_]*")
 
 
@@ -18,7 +18,7 @@ def class_notes(reading: Reading) -> list[str]:
     train = [row.label for row in reading.rows if row.split == "train"]
     counts = Counter(label for label in train if label is not None)
     notes = []
-    # FairFace has no label in any split
+    # in FairFace, no row has a label
     if train and reading.has_labels:
         without_images = [name for name in reading.labels if counts[name] == 0]
         with_one_image = [name for name in reading.labels if counts[name] == 1]
@@ -58,7 +58,7 @@ def similar_names(names: Sequence[str]) -> list[tuple[str, str]]:
 def _are_similar(first_name: str, second_name: str) -> bool:
     """Returns whether two names differ by few letters.
 
-    Names that differ only by a number, or by a prefix that makes the opposite, are not similar.
+    Names that differ only by a number, or by a prefix such as `un`, are not similar.
     """
     first = _letters_and_digits(first_name)
     second = _letters_and_digits(second_name)

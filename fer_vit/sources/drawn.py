@@ -1,6 +1,6 @@
 """Drawn faces, to try fer-vit without a data set: cartoons with exact landmarks and expressions.
 
-`cartoon` draws a face, `movements` has what its expression moves.
+`cartoon` draws a face; `movements` lists the movements of each expression.
 """
 
 from contextlib import nullcontext
@@ -32,8 +32,8 @@ def read(
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15%.
 
     Classes are balanced. Each image shows a different person. With `heads`, half of the faces are
-    in `<split>/unlabelled`: they have no expression, and movements that do not depend on one
-    another. Raises FerVitError when the folder holds other files or cannot be written.
+    in `<split>/unlabelled`: these faces have no expression, and movements that are independent of
+    each other. Raises FerVitError when the folder holds other files or cannot be written.
 
     Args:
         root: The folder.
@@ -42,7 +42,7 @@ def read(
         size: For drawn: side of the images in pixels.
         colour: For drawn: in colour rather than grey.
         heads: For drawn: add the targets of movements, pose and affect. Half of the faces then have
-            no expression, and movements that do not depend on one another.
+            no expression, and movements that are independent of each other.
     """
     check_whole("count", count, 1)
     check_whole("seed", seed, 0)
@@ -50,7 +50,8 @@ def read(
     clear_remains_of(root)
 
     rows = []
-    exists = root.is_file() or any(root.glob("*"))  # drawn by an earlier run
+    # If the folder exists, an earlier run has drawn the images, and they are only compared.
+    exists = root.is_file() or any(root.glob("*"))
     with nullcontext(root) if exists else atomic_write(root) as folder:
         numbers = range(count)
         for number in tqdm(numbers, "draw", unit="face", disable=None, leave=False, delay=1):
@@ -76,7 +77,10 @@ def read(
 
 
 def label_of(number: int, heads: bool) -> str | None:
-    """Returns the expression of a face; with heads, every second round has none."""
+    """Returns the expression of a face by the number of the face, in turn.
+
+    With `heads`, every second round through the expressions has None.
+    """
     turn, index = divmod(number, len(EXPRESSIONS))
     if heads and turn % 2 == 1:
         return None
@@ -84,7 +88,7 @@ def label_of(number: int, heads: bool) -> str | None:
 
 
 def _split_of(number: int, count: int) -> Split:
-    """Returns the split of a face: the first 70 % are train, the next 15 % val, the rest test."""
+    """Returns the split of a face: the first 70% are train, the next 15% val, all others test."""
     if number < 0.7 * count:
         return "train"
     return "val" if number < 0.85 * count else "test"

@@ -7,7 +7,7 @@ from fer_vit.listing import system_entry
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
-    """Returns the error for a root without the data set, with the content of the root."""
+    """Returns the error for a root without the expected files; it names the files in the root."""
     names = []
     for path in root.glob("*"):
         if not system_entry(path.name):

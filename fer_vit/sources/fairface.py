@@ -9,7 +9,7 @@ As distributed:
     train/1.jpg
     val/1.jpg
 
-or, a part of it, with one table `labels.csv` that begins with path,age,gender,race.
+or a part of the data set, with one table `labels.csv` that begins with path,age,gender,race.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.text_tables import read_text_table
 
-# by the annotators: an age group, female or male, one of seven races
+# the annotations: an age group, female or male, one of seven races
 ATTRIBUTES = ("age", "gender", "race")
 NAME_COLUMNS = {  # the column of file names in each table
     "labels.csv": "path",
@@ -36,11 +36,11 @@ def read(root: Path) -> Reading:
     No face has a label; labels or votes for the eight expressions can be added.
 
     Args:
-        root: The folder with the tables and the folders train and val, or its parent if it is named
-            `fairface`.
+        root: The folder with the tables and the folders train and val, or the parent folder of
+            such a folder with the name `fairface`.
     """
     base = root / "fairface" if (root / "fairface").is_dir() else root
-    existing = set()  # listed once: checking every file would take minutes
+    existing = set()  # each folder is listed once: a check of each file would take minutes
     for folder in FOLDERS:
         existing |= {path.relative_to(base).as_posix() for path in (base / folder).glob("*")}
 

@@ -2,7 +2,7 @@
 
 Goodfellow et al. 2013, arXiv:1307.0414.
 
-Either the challenge's table, whose pixels become PNG images, or folders:
+Either the table of the challenge (pixels become PNG images), or folders:
 
     fer2013.csv or icml_face_data.csv    emotion, pixels, Usage
     train/angry/*.jpg, test/angry/*.jpg  one folder for each class; no validation split
@@ -21,19 +21,19 @@ from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.splits import missing_splits
 from fer_vit.sources.text_tables import read_text_table
 
-# the numbers 0 to 6 of the table
+# the expressions with the codes 0 to 6 in the table
 LABELS = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
 LABEL_CODES = {str(number): name for number, name in enumerate(LABELS)}
 TABLES = ("fer2013.csv", "icml_face_data.csv")
 USAGE: dict[str, Split] = {"Training": "train", "PublicTest": "val", "PrivateTest": "test"}
-PIXELS = 48  # side of an image
+PIXELS = 48  # the side of an image in pixels
 
 
 def read(root: Path) -> Reading:
-    """Reads FER2013: a table or the folder that holds it, or a folder that holds train and test.
+    """Reads FER2013 from a table, from the folder of the table, or from folders train and test.
 
-    From the table, an image is named "file:line"; from the folders, a fixed tenth of train is held
-    out as val.
+    An image of a table has the name "file:line". With folders, a fixed tenth of train is held out
+    as val.
     """
     tables = [root, *(root / name for name in TABLES)]
     for path in tables:
@@ -42,14 +42,14 @@ def read(root: Path) -> Reading:
 
     if not ((root / "train").is_dir() or (root / "test").is_dir()):
         raise not_found(root, f"{' or '.join(TABLES)}, or the folders train and test,")
-    reading = folder.read(root)  # holds out val if there is none
+    reading = folder.read(root)  # also holds out val if there is no val folder
     for name in reading.labels:
         if name not in LABELS:
             raise FerVitError(
                 f"Expected FER2013's classes {', '.join(LABELS)} in {root}, but got `{name}`. Read "
                 "another data set with `fer-vit prepare folder`."
             )
-    return replace(reading, labels=LABELS)  # all, in the order of the table
+    return replace(reading, labels=LABELS)  # all seven labels, in the order of the table
 
 
 def _read_pixels_table(path: Path) -> Reading:

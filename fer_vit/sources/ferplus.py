@@ -2,14 +2,14 @@
 
 Barsoum et al. 2016, arXiv:1608.01041.
 
-As the official script writes it:
+As the official script writes the data set:
 
     FER2013Train/label.csv       file name, box, ten vote counts; no header
     FER2013Train/*.png           48 x 48, grey
     FER2013Valid, FER2013Test    the same
 
-fer2013new.csv, perhaps in the same folder, also contains the votes of the test images and is never
-read.
+The folder may also have fer2013new.csv. This file contains the votes of the test images, and is
+never read.
 """
 
 import os
@@ -28,11 +28,11 @@ from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted
 
-# the columns of votes
+# the columns of vote counts
 LABELS = EXPRESSIONS
 NO_EXPRESSION = ("unknown", "nf")  # NF: not a face
 
-# Why an image is dropped that most annotators labelled with one of `NO_EXPRESSION`.
+# The reason for a dropped image that most annotators labelled with one of `NO_EXPRESSION`.
 NOT_EXPRESSIVE = "unknown or not a face"
 
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
@@ -44,9 +44,9 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
     The column `label_votes` has the number of votes for an image's label.
 
     Args:
-        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or its parent if it is
-            named `ferplus`.
-        labels: For ferplus: training labels by majority, or with the share of every expression
+        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or the parent folder of
+            such a folder with the name `ferplus`.
+        labels: For ferplus: training labels by majority, or with the share of each expression
             (soft). Validation and test always use the majority.
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
@@ -77,12 +77,12 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
 def _read_split_table(table: Path, split: Split, is_soft: bool) -> tuple[list[Row], Counter[str]]:
     """Returns the rows of a table, and how many images are left out, by reason.
 
-    `is_soft` is whether votes have the share of every expression.
+    If `is_soft`, the votes of a row are the shares of the expressions.
     """
     rows = []
     dropped = Counter[str]()
     folder = table.parent
-    existing = set(os.listdir(folder))  # listed once, which is faster than a check of every file
+    existing = set(os.listdir(folder))  # listed once: faster than a check of each file
     for line, cells in read_text_table(
         table, ("name", "box", *LABELS, *NO_EXPRESSION), header=False
     ):
@@ -90,7 +90,7 @@ def _read_split_table(table: Path, split: Split, is_soft: bool) -> tuple[list[Ro
         if not all(text.isdecimal() and len(text) < 10 for text in texts):
             actual = ",".join(cells.values())
             raise bad_line(table, line, "file name, box and ten vote counts", actual)
-        counts = [int(text) for text in texts]  # of the eight expressions, unknown and NF
+        counts = [int(text) for text in texts]  # votes for eight expressions, unknown and NF
         shares = soft(counts) if is_soft else majority(counts)
 
         if name not in existing:
@@ -110,9 +110,10 @@ def _read_split_table(table: Path, split: Split, is_soft: bool) -> tuple[list[Ro
 
 
 def majority(counts: Sequence[int]) -> Array | None:
-    """Returns 1 for the expression with more than half of the votes, 0 for the others (8,).
+    """Returns 1 for the expression with more than half of the votes, 0 for each other one (8,).
 
-    None if there is no such expression, or unknown or NF wins. Single votes do not count.
+    None if there is no such expression, or if unknown or NF has the most votes. Single votes do not
+    count.
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     winner = votes.argmax()
@@ -123,11 +124,12 @@ def majority(counts: Sequence[int]) -> Array | None:
 
 
 def soft(counts: Sequence[int]) -> Array | None:
-    """Returns the share of every expression (8,), summing to 1: FERPlus' "cross-entropy" labels.
+    """Returns the shares (8,) of the expressions, with sum 1: FERPlus' "cross-entropy" labels.
 
-    The largest counts are collected, ties together, until they are 75% of the votes or three
-    counts, or until unknown or NF, which does not count. None if at most half of the votes were
-    collected, or more than three counts by ties. Single votes do not count.
+    Single votes do not count. Counts are collected from the largest down, equal counts together.
+    Collecting stops with 75% of the votes, with three expressions, or at the count of unknown or
+    NF. None if at most half of the votes were collected, or more than three expressions (by equal
+    counts).
     """
     votes = np.where(np.asarray(counts) > 1, counts, 0)
     total = votes.sum()

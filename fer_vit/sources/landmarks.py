@@ -1,4 +1,4 @@
-"""Landmarks and thumbnails of the images of a data set, by worker processes."""
+"""Finds landmarks and makes thumbnails of the images of a data set, in worker processes."""
 
 import math
 from collections import Counter
@@ -19,18 +19,22 @@ from fer_vit.processes import cores, work_in_processes
 from fer_vit.sources.duplicates import close_up, thumbnail
 from fer_vit.wording import list_names
 
-IMAGES_PER_WORKER = 100  # images for which a further worker process is worth its start
+IMAGES_PER_WORKER = 100  # with fewer images for each, starting a worker process takes longer
 
 
 def add_landmarks(
     reading: Reading, detector: Detector | None, workers: int | None = None, cut: bool = False
 ) -> Reading:
-    """Returns a copy with landmarks and thumbnails, without unreadable images, in the same order.
+    """Returns a reading with landmarks and thumbnails, without unreadable images, in equal order.
 
-    Without a detector, landmarks stay None. With `cut`, rows without a face are dropped, and images
-    of more than MAX_CUT_SIDE pixels become crops of their face. Worker processes read the images
-    (None: one per core, 0: this process); one that kills its process is dropped, too, and a note
-    names it.
+    An image that kills its worker process is dropped, and a note names the image.
+
+    Args:
+        reading: The images.
+        detector: The detector. None: no landmarks are added.
+        workers: Number of worker processes that read images. None: one per core; 0: this process.
+        cut: Whether images without a face are dropped, and images with a side of more than
+            MAX_CUT_SIDE pixels are replaced by a crop of the face.
     """
     detect = partial(_detect_in_worker, detector, cut)
     count = len(reading.rows)
@@ -56,12 +60,12 @@ def add_landmarks(
 
 
 def _detect_in_worker(detector: Detector | None, cut: bool, row: Row) -> Iterator[Row | str]:
-    """Yields the only result for a row; `work_in_processes` takes several."""
+    """Yields the result for a row, as `work_in_processes` expects a generator."""
     yield _detect(detector, cut, row)
 
 
 def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
-    """Returns a row with its landmarks and thumbnail, or why it is left out."""
+    """Returns a row with landmarks and a thumbnail, or why the row is left out."""
     try:
         image = decode_image(row.image) if isinstance(row.image, bytes) else read_image(row.image)
         row = replace(row, thumbnail=thumbnail(image))  # a copy, which is changed below
@@ -82,6 +86,6 @@ def _detect(detector: Detector | None, cut: bool, row: Row) -> Row | str:
             row.image = encode_jpeg(face_only)
         return row
     except ImageError as error:
-        return str(error).partition(":")[0]  # without details: equal reasons are counted together
-    except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+        return str(error).partition(":")[0]  # without details, so that equal reasons are counted
+    except (cv2.error, MemoryError):  # for an image of an unusual shape, or a huge image
         return "the image cannot be processed"

@@ -5,7 +5,7 @@ As distributed:
     EmoLabel/list_patition_label.txt        lines `train_00001.jpg 5`; the file has this spelling
     Image/aligned/train_00001_aligned.jpg
     Annotation/manual/train_00001_manu_attri.txt    may be absent: five lines of landmarks, then
-    gender, race and age, a line each
+    one line each for gender, race and age
 
 The landmarks are not read: `prepare` finds them in the aligned faces.
 """
@@ -21,19 +21,19 @@ from fer_vit.sources.text_tables import read_text_table
 
 LABELS = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABEL_CODES = {str(number): name for number, name in enumerate(LABELS, 1)}
-ATTRIBUTE_VALUES = {  # values of the numbers in the last three lines of an annotation, from 0
+ATTRIBUTE_VALUES = {  # the values with the codes 0, 1, ... in the last three lines of an annotation
     "gender": ("male", "female", "unclear"),
     "race": ("Caucasian", "African-American", "Asian"),
     "age": ("0-3", "4-19", "20-39", "40-69", "70+"),
 }
-PREFIXES: dict[str, Split] = {"train": "train", "test": "test"}  # of file names
+PREFIXES: dict[str, Split] = {"train": "train", "test": "test"}  # split by prefix of a file name
 
 
 def read(root: Path) -> Reading:
     """Reads RAF-DB's basic set from the folder of EmoLabel and Image, or the parent of `basic`.
 
-    RAF-DB has no validation split: a fixed tenth of train is held out as val. With the annotations,
-    gender, race and age become columns.
+    RAF-DB has no validation split, so a fixed tenth of train is held out as val. If there are
+    annotations, gender, race and age become columns.
     """
     base = root / "basic" if (root / "basic").is_dir() else root
     table = base / "EmoLabel" / "list_patition_label.txt"
@@ -55,7 +55,7 @@ def read(root: Path) -> Reading:
         if name not in existing:
             dropped["image missing"] += 1
             continue
-        extra = _attributes(annotations / f"{stem}_manu_attri.txt")
+        extra = _read_attributes(annotations / f"{stem}_manu_attri.txt")
         rows.append(Row(images / name, f"Image/aligned/{name}", split, label, extra=extra))
     if not rows:
         raise not_found(
@@ -66,24 +66,24 @@ def read(root: Path) -> Reading:
     return hold_out(Reading(LABELS, rows, dropped, notes, extra=extra_columns))
 
 
-def _attributes(file: Path) -> dict[str, str]:
-    """Returns the attributes in an annotation, empty without one."""
+def _read_attributes(file: Path) -> dict[str, str]:
+    """Returns the values of gender, race and age in an annotation; {} if there is no file."""
     if not file.is_file():
         return {}
-    lines = []
-    for number, text in enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1):
+    lines = []  # the number and the text of each line that is not blank
+    for line, text in enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1):
         if text.strip():
-            lines.append((number, text.strip()))
+            lines.append((line, text.strip()))
     if len(lines) < len(ATTRIBUTE_VALUES):
         expected = f"lines with the numbers of {', '.join(ATTRIBUTE_VALUES)}"
         raise bad_line(file, len(lines) + 1, expected, "the end of the file")
 
     attributes = {}
-    for name, (line, text) in zip(ATTRIBUTE_VALUES, lines[-len(ATTRIBUTE_VALUES) :], strict=True):
+    for name, (line, code) in zip(ATTRIBUTE_VALUES, lines[-len(ATTRIBUTE_VALUES) :], strict=True):
         values = ATTRIBUTE_VALUES[name]
-        codes = {str(number): value for number, value in enumerate(values)}
-        if text not in codes:
+        by_code = {str(index): value for index, value in enumerate(values)}
+        if code not in by_code:
             expected = f"the number of the {name}, 0 to {len(values) - 1}"
-            raise bad_line(file, line, expected, text)
-        attributes[name] = codes[text]
+            raise bad_line(file, line, expected, code)
+        attributes[name] = by_code[code]
     return attributes

@@ -1,4 +1,4 @@
-"""Splits that a data set lacks: held-out images or persons, and notes."""
+"""Adds splits that a data set lacks, by holding out images or persons, and notes about splits."""
 
 import os
 import zlib
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
 
-PERSON_COLUMN = "person"  # the column with the identity, in data sets that have it
+PERSON_COLUMN = "person"  # the column with the person's identity, in data sets with identities
 
 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
-    """Moves a tenth of the training images of every class into each of `splits`.
+    """Moves a tenth of the training images of each class into each of `splits`.
 
-    Where persons are known, a tenth of the persons moves instead. The CRC-32 of the name of the
-    image or person decides, so the choice is the same on every machine. A small class gives one
-    image as long as train keeps one. Rows keep their order; a note reports the change.
+    If persons are known, a tenth of the persons is moved instead. The CRC-32 of the name of the
+    image or person decides, so the choice is equal on each machine. From a small class, one image
+    is moved, unless train would lose its last image. Rows stay in order; a note reports the change.
     """
     groups = _group_units([row for row in reading.rows if row.split == "train"])
     if not groups:
@@ -26,7 +26,7 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     for group in groups:
         names = sorted(group, key=lambda name: (zlib.crc32(os.fsencode(name)), name))
         tenth = max(1, round(len(names) / 10))
-        tenth = min(tenth, (len(names) - 1) // len(splits))  # train keeps one
+        tenth = min(tenth, (len(names) - 1) // len(splits))  # one image or person stays in train
         for number, split in enumerate(splits):
             for name in names[number * tenth : (number + 1) * tenth]:
                 moved[name] = split
@@ -45,12 +45,13 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
 
 
 def _group_units(rows: list[Row]) -> list[set[str]]:
-    """Returns the names of what moves as a whole, in groups that each give a tenth.
+    """Returns the names of persons and images, in groups from which a tenth is held out.
 
-    A group has all persons, or the images of one class whose person is unknown.
+    The first group has all persons. Each other group has the images of a class whose persons are
+    unknown. Empty groups are left out.
     """
     persons: set[str] = set()
-    images: dict[str | None, set[str]] = defaultdict(set)  # by label
+    images: dict[str | None, set[str]] = defaultdict(set)  # the names of images by label
     for row in rows:
         if PERSON_COLUMN in row.extra:
             persons.add(_unit(row))
@@ -61,7 +62,7 @@ def _group_units(rows: list[Row]) -> list[set[str]]:
 
 
 def _unit(row: Row) -> str:
-    """Returns the name of the person, else of the image."""
+    """Returns the name of a row's person, or of the image if the person is unknown."""
     return row.extra.get(PERSON_COLUMN, row.name)
 
 

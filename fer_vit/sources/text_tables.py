@@ -1,4 +1,4 @@
-"""Text tables of data sets, as distributed."""
+"""Reads text tables of data sets, as distributed."""
 
 import csv
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ def read_text_table(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the number (from 1) and the cells by column of each line that is not blank.
 
-    Names of columns become lower case. Yields nothing without a file. Without a header, the table
-    has the given columns. Raises FerVitError when a column is missing, or a line has another number
+    Names of columns become lower case. Yields nothing if there is no file. A table without a header
+    has the given columns. Raises FerVitError when a column is missing, or a line has a wrong number
     of cells.
     """
     if not path.is_file():
@@ -21,7 +21,7 @@ def read_text_table(
     required = {name.lower() for name in columns}
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.reader(file, delimiter=separator, skipinitialspace=True)
-        lines = filter(None, reader)  # without blank lines
+        lines = filter(None, reader)  # leaves out blank lines
         try:
             first_line = next(lines, ()) if header else columns
             header_names = [name.strip().lower() for name in first_line]
