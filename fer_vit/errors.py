@@ -229,7 +229,7 @@ def describe_option(error: str) -> str:
 
 
 def describe_types(types: str) -> str:
-    """Returns types from Python's text for them, in plain words; empty if the text has no type."""
+    """Returns the types in a text of Python in plain words; empty if the text has no type."""
     choices: list[str] = []
     words: list[str] = []
     named = r"typing\.Literal\[(?P<choices>.*?)\]|<class '(?P<type>[\w.]+)'>|\b(?P<group>\w+)\["

@@ -39,7 +39,7 @@ RENAME_EXCHANGE = 2  # for renameat2: the two paths are exchanged atomically
 
 @contextmanager
 def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> Iterator[Path]:
-    """Yields a temporary path. When the block ends without an error, its content replaces `path`.
+    """Yields a temporary path; moves the content to `path` when the block ends without an error.
 
     A link at `path` is replaced and not followed, because another user may have made the link.
     Readers see the old or the new version. Outside Linux, and on some network file systems, two
@@ -303,7 +303,10 @@ def _stem(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file is on the disk, or where systems support it, the entries of a folder."""
+    """Waits until a file, or the list of names in a folder, is on the disk.
+
+    For folders, this works only where the system supports it.
+    """
     # Windows cannot open folders, and cannot flush files that are open for reading.
     if sys.platform == "win32":
         return

@@ -218,7 +218,7 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     quick = {"trainer.max_epochs": 2}
     monkeypatch.setattr(recipe, "fit", lambda *given, **more: train(*given, **more, **quick))
     drawn_as = {"calm": "neutral", "happy": "happiness"}
-    numbers = {"photos": 10, "more_photos/test": 3, "new_photos": 3}  # of each class
+    numbers = {"photos": 10, "more_photos/test": 3, "new_photos": 3}  # photos of each class
     for folder, name in product(numbers, drawn_as):
         Path(folder, name).mkdir(parents=True)
         for number in range(numbers[folder]):

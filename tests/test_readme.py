@@ -48,7 +48,7 @@ def installed_without_extras() -> set[str]:
         name = canonicalize_name(requirement.name)
         try:
             below = [Requirement(line) for line in requires(name) or []]
-        except PackageNotFoundError:  # of another system
+        except PackageNotFoundError:  # a package for another system
             continue
         wanted = [
             line

@@ -145,7 +145,7 @@ def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
     precious.mkdir()
     notes["best_model_path"] = str(precious)
     torch.save(state, bad)
-    remains = tmp_path / ".last.ckpt.0123abcd.part"  # of a killed process
+    remains = tmp_path / ".last.ckpt.0123abcd.part"  # left by a killed process
     remains.mkdir()
     (remains / OWN_MARK).touch()
     more = [

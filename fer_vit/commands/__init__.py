@@ -55,7 +55,7 @@ def find_network(checkpoint: str | None, model: str | None) -> str | RegionViT |
         return checkpoint
     if checkpoint is None:
         raise FerVitError("`--model` needs the checkpoint of that class. Add `--checkpoint FILE`.")
-    # imported here, because it imports Lightning, which prediction does not need
+    # imported here, because the module imports Lightning, which prediction does not need
     from fer_vit.train.custom import load_custom
 
     return load_custom(checkpoint, model)

@@ -50,7 +50,7 @@ def app(
             address may upload photos.
     """
     check_number("port", port, 0, 65535)
-    # imported here, because they need the extra `app`
+    # imported here, because the modules need the extra `app`
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
     from fer_vit.app.server import create_app, describe_exposure, listen, serving

@@ -208,9 +208,9 @@ def predict_with_flip(teacher: Recognizer, faces: Manifest, rows: list[int]) -> 
 
 
 def agreement_text(probabilities: Array, votes: Array) -> str:
-    """Formats how often the first N probabilities (M, C) and the votes (N, C) agree in the class.
+    """Formats how often probabilities (M, C) and votes (N, C) are largest for the same class.
 
-    The class of a face is the class with the largest probability or vote.
+    Only the first N faces count.
     """
     same = probabilities[: len(votes)].argmax(1) == votes.argmax(1)
     return f"{same.mean():.1%} of {len(votes):,}"

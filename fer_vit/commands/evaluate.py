@@ -63,14 +63,14 @@ def evaluate(
     """Scores predictions, overall and by group, and shows the mistakes.
 
     All scores have 95% bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
-    accuracy, macro F1, UAR (the mean recall), calibration error, cross-entropy; with votes, the
-    agreement with an annotator. The page shows mistakes and labels that are likely wrong. Intervals
-    resample persons (column `person`), else photos. If the column `near_duplicate` marks faces with
-    a near-duplicate in the original training split, scores without them are added. Without labels:
-    how often a face was found, confidence, expressions. For a calibrated model: how many faces are
-    ambiguous, and accuracy on the others. With targets of {HEADS}: Pearson's r,
-    errors, concordance, and F1 and AUROC of binary ones, for each output and group, and the
-    errors of another model.
+    accuracy, macro F1, UAR (unweighted average recall), calibration error, cross-entropy; with
+    votes, the agreement with an annotator. The page shows mistakes and labels that are likely
+    wrong. Intervals resample persons (column `person`), else photos. If the column `near_duplicate`
+    marks faces with a near-duplicate in the original training split, scores without these faces are
+    added. Without labels: how often a face was found, confidence, expressions. For a calibrated
+    model: how many faces are ambiguous, and accuracy on the other faces. With targets of {HEADS}:
+    Pearson's r, errors and concordance for each output and group, F1 and AUROC of binary targets,
+    and the errors of another model.
 
     Examples:
         fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -124,7 +124,7 @@ def evaluate(
     second_opened = open_other(against, opened, conditions) if against else None
 
     all_faces = predict_faces(opened)
-    faces = all_faces.with_label()  # further heads may have targets of the others as well
+    faces = all_faces.with_label()  # faces without a label may have targets of further heads
 
     facts = {"data": str(data)} | faces.facts
     compared_heads = None

@@ -69,7 +69,7 @@ def export(
             Repeated: the weights are averaged, for models of one configuration and the same initial
             weights; `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
-            accuracy, and the thresholds for the column `prediction_set` of `predict`.
+            accuracy, and the thresholds for the column `prediction_set` of `predict` are fitted.
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
             the logarithm of an expression's frequency in the training faces of `calibrate` is
             subtracted from the logit of the expression (Menon et al. 2021). A new adjustment

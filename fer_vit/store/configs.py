@@ -9,7 +9,7 @@ from jsonargparse import get_loader
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.texts import user_text
 
-# The folder of the shipped configs. In a checkout, it is a link to the top-level folder `configs`.
+# The folder of the shipped configs; in a checkout, a link to the top-level folder `configs`.
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 # Most levels of lists and mappings in a config. About 100,000 levels crash the process in libyaml.

@@ -95,7 +95,7 @@ def read_settings(kind: type[Settings], values: dict[str, Any], name: object) ->
 
 @cache
 def _settings_parser(kind: type) -> ArgumentParser:
-    """Returns a parser for the fields of a class. It is cached, because building it takes long."""
+    """Returns a cached parser for the fields of a class: jsonargparse is slow to build a parser."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind)
     return parser

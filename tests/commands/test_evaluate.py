@@ -250,7 +250,7 @@ def test_evaluate_compares_a_model_with_another_and_itself(
         (("--against", "gone.ckpt"), "gone.ckpt"),
         (("--columns", "gone.csv"), "gone.csv"),
         (("--by", "gone"), "`gone`"),
-        (("--by", "ambiguous"), "`ambiguous`"),  # of calibrated models alone
+        (("--by", "ambiguous"), "`ambiguous`"),  # a column for calibrated models
     ],
 )
 def test_a_wrong_option_ends_before_a_manifest_is_predicted(

@@ -532,7 +532,7 @@ def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
         pytest.skip(f"pip cannot install the packages: {done.stderr.splitlines()[-1]}")
     assert all(call("-c", f"import {name}").returncode for name in ("torch", "fer_vit"))
 
-    model = "ferplus-fairface"  # of all included models, it has most outputs
+    model = "ferplus-fairface"  # has the most outputs of all shipped models
     main(["export", str(tmp_path / "model.onnx"), "--checkpoint", model])
     main(["export", str(tmp_path / "networks")])
     face = data.astronaut()[:300, 80:400]

@@ -118,7 +118,7 @@ def test_the_evaluation_of_finetune_is_of_the_test_split(made: Made) -> None:
     assert results["split"] == "test"
     assert results["faces"] == 2
     assert results["model"] == str(made.folder / "model")
-    assert "comparison" not in results  # the included model has no class `stirred`
+    assert "comparison" not in results  # the default model has no class `stirred`
 
 
 def test_the_model_of_finetune_is_a_folder_whose_card_has_its_results(made: Made) -> None:
@@ -222,7 +222,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     )
     stopped.mkdir(parents=True)
     (stopped / "last.ckpt").touch()
-    with pytest.raises(FerVitError, match=r"model exists already"):  # of the first run
+    with pytest.raises(FerVitError, match=r"model exists already"):  # from the first run
         verb.finetune(other_faces, output=tmp_path)
     shutil.rmtree(stopped)
     shutil.rmtree(tmp_path / "model")

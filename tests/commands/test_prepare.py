@@ -354,7 +354,7 @@ def test_data_sets_share_the_name_of_an_option(
 
     monkeypatch.setitem(SOURCES, "drawn", drawn)
     monkeypatch.setitem(SOURCES, "later", later)
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # of these data sets
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # a parser for these data sets
     with pytest.raises(SystemExit):
         main(["prepare", source, str(tmp_path), str(tmp_path / "a.parquet"), *words])
     assert read == [expected]
@@ -387,7 +387,7 @@ def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
     with pytest.raises(AssertionError):  # Python names the option of the data set alone
         prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
 
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # of these data sets
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # a parser for these data sets
     with pytest.raises(SystemExit):
         main(["prepare", "later", str(tmp_path), str(tmp_path / "a.parquet"), "--count=5"])
     assert "`--later.count`" in capsys.readouterr().err
