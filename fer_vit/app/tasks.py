@@ -293,7 +293,7 @@ def write_explanations(
     `photo_faces` of photos will be explained, as far as these can be read again.
     """
     report = JOB_FOLDER / "report"
-    expected = photo_faces + faces.num_pictures
+    expected = photo_faces + faces.num_video_faces
 
     def send_progress(num_faces: int) -> None:
         total = max(num_faces, expected)

@@ -17,7 +17,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice, find_targets
 from fer_vit.visualization.figures import FigureKind, FigureOptions
-from fer_vit.visualization.parts import find_faces
+from fer_vit.visualization.parts import detect_faces
 from fer_vit.visualization.writer import REPORT_FILES, ReportOptions, log_estimate, write_report
 from fer_vit.wording import counted, fill_docstring
 
@@ -105,8 +105,8 @@ def visualize(
     find_targets(recognizer, targets)  # raises the error for an unknown target now
     with atomic_write(output, overwrite=overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.
-        report_faces = find_faces(recognizer, photos, videos, options.photos)
-        log_estimate(recognizer, options.explain, len(photos), report_faces.num_pictures)
+        report_faces = detect_faces(recognizer, photos, videos, options.photos)
+        log_estimate(recognizer, options.explain, len(photos), report_faces.num_video_faces)
         # The page names photos relative to this folder.
         root = os.path.commonpath([source.absolute().parent for source in inputs.files])
         num_faces = write_report(folder, recognizer, report_faces, options, Path(root))

@@ -1,1 +1,1 @@
-"""Reports: the evidence for each face, attention heads, relations between regions."""
+"""Writes reports that explain predictions: explanations of each face, and tables of means."""

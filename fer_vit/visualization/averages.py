@@ -1,6 +1,6 @@
-"""Means over the faces of a report, as a face to draw and as tables.
+"""Computes means over the faces of a report, and writes them as tables.
 
-R regions, C labels, V views of attention, of which L are heads (see `Attention`).
+Shapes: R regions, C labels, V views of attention, L attention heads (see `Attention`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.report.table import TableWriter, share_formats
 
-PHOTO_SIDE = 144  # side of the mean face in pixels
-POOLED_OUTPUT = "output"  # name in tables of the pooled tokens, which attend to the regions
-INTERVAL_COLUMNS = {"region": str, "faces": int, "mean": float, "low": float, "high": float}
+PHOTO_SIDE = 144  # the side of the mean face in pixels
+POOLED_OUTPUT = "output"  # the name of the pooled tokens in tables; they attend to the regions
+INTERVAL_COLUMNS = {"faces": int, "mean": float, "low": float, "high": float}
 
 
 class Mean:
-    """The mean of arrays of one shape, element by element; NaN in an array is a missing value."""
+    """The elementwise mean of arrays of one shape; NaN is a missing value."""
 
     def __init__(self) -> None:
         self._total: Array | float = 0.0
@@ -40,7 +40,7 @@ class Mean:
         self._count = self._count + ~np.isnan(values)
 
     def value(self) -> Array:
-        """Returns the mean; NaN for elements without any value."""
+        """Returns the mean; NaN for elements without a value."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self._total / self._count)
 
@@ -59,10 +59,11 @@ class Average:
         self.output = Mean()  # (V, R)
         self.patches = Mean()  # (V, rows, columns)
         self.distance = Mean()  # (L,)
-        # For each face R + R + R^2 values, NaN where a region is missing: the attribution to each
-        # region, the attention of the output to each region, and of each region (row) to each.
+        # The values (R + R + R^2,) of each face, NaN where a region is missing: the share of each
+        # region, the attention of the output to each region, and the attention of each region (row)
+        # to each region (column).
         self.rows: list[Float32Array] = []
-        self.names: list[str] = []  # of the photo or video of each face
+        self.names: list[str] = []  # the name of each face's photo or video
 
     def add(self, view: FaceView, evidence: Evidence) -> None:
         """Adds a face."""
@@ -70,7 +71,7 @@ class Average:
         pairs = np.outer(present, present)  # (R, R)
         target = evidence.targets[0]
 
-        # A missing region has no values.
+        # Values of a missing region are NaN.
         shares = np.where(present, target.shares, np.nan)
         output = np.where(present, evidence.attention.output, np.nan)
         relations = np.where(pairs, evidence.attention.relations, np.nan)
@@ -105,16 +106,16 @@ class Average:
         )
 
     def intervals(self) -> list[FaceEstimate]:
-        """Returns the mean of each value of `rows` with its interval over photos and videos.
+        """Returns the mean and the interval of each of the R + R + R^2 values in `rows`.
 
-        All faces of a photo or video are resampled together, since they are similar. Fewer than
-        `MIN_UNITS` photos and videos have no interval.
+        The faces of a photo or video are similar, so they are resampled together. With fewer than
+        `MIN_UNITS` photos and videos, there are no intervals.
         """
         _, units = np.unique(self.names, return_inverse=True)
         return mean_intervals(np.stack(self.rows).astype(float), units)
 
     def face(self, label: str, crop_size: int) -> tuple[FaceView, Evidence]:
-        """Returns the mean face, predicted as a label, and its explanation."""
+        """Returns the mean face with `label` as its prediction, and the mean explanation."""
         regions = {}
         for name, box in zip(self.regions, self.boxes.value(), strict=True):
             if np.isfinite(box).all():
@@ -146,7 +147,7 @@ class Average:
 
 
 def mean_face(label: str, crop_size: int) -> Face:
-    """Returns the face of a mean photo of `PHOTO_SIDE` pixels, predicted as a label."""
+    """Returns the face in a mean photo of `PHOTO_SIDE` pixels, with `label` as its prediction."""
     scheme = Scheme(labels=(label,), crop_size=crop_size)
     faces = found_faces([PhotoInfo("")], np.zeros(1, np.int64), scheme=scheme)
     to_crop = np.eye(2, 3) * crop_size / PHOTO_SIDE
@@ -154,48 +155,49 @@ def mean_face(label: str, crop_size: int) -> Face:
 
 
 def write_averages(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
-    """Writes `shares.csv` and `relations.csv`: means by predicted expression with their intervals.
+    """Writes `shares.csv` and `relations.csv`: means and intervals by predicted expression.
 
     Values that no face has are left out.
     """
-    # The names of the values of a row of `Average.rows`, after the shares.
-    pairs = list(product([POOLED_OUTPUT, *regions], regions))  # who takes, from whom
-
+    pairs = list(product([POOLED_OUTPUT, *regions], regions))  # each taker with each giver
     shares = []
     relations = []
     for label, average in averages.items():
+        # R shares come first, then the attention of each taker (the output, R regions) to R givers.
         intervals = average.intervals()
-        for region, interval in zip(regions, intervals[: len(regions)], strict=True):
+        share_intervals = intervals[: len(regions)]
+        relation_intervals = intervals[len(regions) :]
+        for region, interval in zip(regions, share_intervals, strict=True):
             if interval.num_faces:
                 shares.append({"predicted": label, "region": region} | interval.numbers)
-        for (taker, giver), interval in zip(pairs, intervals[len(regions) :], strict=True):
+        for (taker, giver), interval in zip(pairs, relation_intervals, strict=True):
             if interval.num_faces:
                 names = {"predicted": label, "region": taker, "takes_from": giver}
                 relations.append(names | interval.numbers)
 
-    share_columns = {"predicted": str} | INTERVAL_COLUMNS
+    share_columns = {"predicted": str, "region": str} | INTERVAL_COLUMNS
     relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS
-    _write_shares(folder / "shares.csv", share_columns, shares)
-    _write_shares(folder / "relations.csv", relation_columns, relations)
+    _write_table(folder / "shares.csv", share_columns, shares)
+    _write_table(folder / "relations.csv", relation_columns, relations)
 
 
-def _write_shares(path: Path, columns: dict[str, type], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a table of shares with the digits of a share."""
+def _write_table(path: Path, columns: dict[str, type], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows as a table; its numbers have the digits of a share."""
     with TableWriter(path, columns, formats=share_formats(columns)) as table:
         table.write(rows)
 
 
 class AttentionHead(NamedTuple):
-    """A head of the encoder: where it lies in arrays of heads and of views, and its name."""
+    """An attention head of the encoder: its indices in arrays, and its name."""
 
-    position: int  # of L heads
-    view: int  # of V views of attention
-    block: int  # from 1
-    number: int  # in its block, from 1
+    position: int  # the index among L attention heads
+    view: int  # the index among V views of attention
+    block: int  # the number of the block, from 1
+    number: int  # the number of the attention head in its block, from 1
 
 
 def list_attention_heads(heads: int, blocks: int) -> list[AttentionHead]:
-    """Returns the heads in the order of the views of attention, the first of which is no head."""
+    """Returns the attention heads in the order of the views; the first view is no head."""
     listed = []
     for position in range(heads):
         block, number = divmod(position, heads // blocks)
@@ -205,7 +207,7 @@ def list_attention_heads(heads: int, blocks: int) -> list[AttentionHead]:
 
 
 def write_heads(folder: Path, average: Average, blocks: int) -> None:
-    """Writes `heads.csv` and `heads_relations.csv`: means of each attention head over faces."""
+    """Writes `heads.csv` and `heads_relations.csv`: the mean attention of each attention head."""
     regions = average.regions
     mean = average.attention()
     heads: list[dict[str, Cell]] = []
@@ -228,10 +230,10 @@ def write_heads(folder: Path, average: Average, blocks: int) -> None:
     head_columns = {"block": int, "head": int, "distance_px": float, "patches": float}
     head_columns |= dict.fromkeys(regions, float)
     relation_columns = {"block": int, "head": int, "region": str, "takes_from": str, "mean": float}
-    _write_shares(folder / "heads.csv", head_columns, heads)
-    _write_shares(folder / "heads_relations.csv", relation_columns, relations)
+    _write_table(folder / "heads.csv", head_columns, heads)
+    _write_table(folder / "heads_relations.csv", relation_columns, relations)
 
 
 def _number_cell(value: float) -> float | None:
-    """Returns a number as a cell of a table, which is empty for NaN."""
+    """Returns a number as a cell of a table; None (an empty cell) for NaN."""
     return None if np.isnan(value) else float(value)

@@ -1,8 +1,9 @@
-"""Charts of a report beside the expression: one of each head, which `HEADS` describes, and others.
+"""Computes the values of a report's charts: a chart for each output head, and special charts.
 
-`report/page/NAME.js` may draw the chart of a head in its way; `outputs.js` draws all others.
+`HEADS` describes the output heads. A chart may have a script `report/page/NAME.js`; `outputs.js`
+draws the charts without a script.
 
-K outputs of a head, R regions.
+Shapes: K outputs of a head, R regions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.faces import round_values
 
 Json = Any
-# The regions of a movement, by the word that its name begins with; the first is drawn on.
+# The regions of a movement, by the first word of the movement's name. `drawn_region` selects one.
 MOVEMENT_REGIONS = {
     "brow": ("brow", "glabella"),
     "eye": ("eye",),
@@ -31,42 +32,45 @@ MOVEMENT_REGIONS = {
 
 
 class FaceTerms(NamedTuple):
-    """The terms of a head for one face: with the bias they add up to the raw outputs."""
+    """The terms of an output head for a face; bias and terms add up to the raw outputs (K,)."""
 
     bias: Array  # (K,)
-    face: Array  # of the whole face (K,)
-    regions: Array  # (R, K)
+    face: Array  # (K,), the terms of the whole face
+    regions: Array  # (R, K), the terms of each region
 
 
 class ReadFace(NamedTuple):
-    """A face and what the further heads of the model read."""
+    """A face, and the terms of the model's further heads."""
 
     face: Face
-    terms: Mapping[str, FaceTerms]  # by the name of the head
+    terms: Mapping[str, FaceTerms]  # the terms by name of the head
 
 
 class Chart(NamedTuple):
-    """A chart of every face."""
+    """A chart that each face has, unless the model or the face lacks the values."""
 
     title: str
-    # what all faces share beside the title; None: the model has no such chart
+    # returns what all faces share beside the title; None if the model has no such chart
     fixed: Callable[[Recognizer], Json]
-    of_face: Callable[[ReadFace], Json]  # None: this face has none
+    of_face: Callable[[ReadFace], Json]  # returns the values of a face; None if it has no values
 
 
 def head_outputs(model: Recognizer, head: str) -> list[str]:
-    """Returns the outputs of a head of a model; empty if it has no such head."""
+    """Returns the names of a head's outputs; empty if the model has no such head."""
     return list(model.net.settings.outputs.get(head, ()))
 
 
 def head_bias(model: Recognizer, head: str) -> Array:
-    """Returns the bias (K,) of a head of a model."""
+    """Returns the bias (K,) of a head."""
     layer = cast(AdditiveHead, model.net.heads[head])
     return layer.bias.detach().double().cpu().numpy()
 
 
 def fixed_head(model: Recognizer, name: str) -> Json:
-    """Returns what all faces share of a head: names of its outputs, scale and biases; or None."""
+    """Returns what all faces share in a head's chart: names of outputs, scale and biases.
+
+    Returns None if the model has no such head.
+    """
     outputs = head_outputs(model, name)
     if not outputs:
         return None
@@ -83,7 +87,7 @@ def fixed_head(model: Recognizer, name: str) -> Json:
 
 
 def head_values(read: ReadFace, name: str) -> Json:
-    """Returns the values (K,) of a head, and their terms; None: the model lacks the head."""
+    """Returns the values (K,) of a head and their terms; None if the model has no such head."""
     terms = read.terms.get(name)
     if terms is None:
         return None
@@ -98,7 +102,10 @@ def head_values(read: ReadFace, name: str) -> Json:
 
 
 def fixed_pose(model: Recognizer) -> Json:
-    """Returns what all faces share of the pose; no names where the landmarks give the pose."""
+    """Returns what all faces share in the chart of the pose.
+
+    Without a head for the pose, the pose is from landmarks, and there are no names.
+    """
     shared = fixed_head(model, POSE)
     if shared is None:
         return _about(HEADS[POSE]) | {"names": [], "places": [], "bias": []}
@@ -106,7 +113,10 @@ def fixed_pose(model: Recognizer) -> Json:
 
 
 def pose(read: ReadFace) -> Json:
-    """Returns the angles in degrees by name, and their terms if the model has a head for them."""
+    """Returns the angles in degrees by name; and their terms if the model has a head for the pose.
+
+    Returns None if the face has no pose.
+    """
     angles = read.face.pose
     if angles is None:
         return None
@@ -115,12 +125,15 @@ def pose(read: ReadFace) -> Json:
 
 
 def is_bounded(head: Head) -> bool:
-    """Returns whether the values of a head are a curve of its raw outputs, to which terms add."""
+    """Returns whether a head's values are a nonlinear function of its raw outputs.
+
+    Terms add up to raw outputs, so they do not add up to the values of such a head.
+    """
     return LOSSES[head.scale].activate is not identity
 
 
 def _about(head: Head) -> dict[str, Json]:
-    """Returns the unit and the scale of a head."""
+    """Returns the unit and the scale of a head for its chart."""
     return {
         "unit": head.unit,
         "low": head.low,
@@ -130,21 +143,22 @@ def _about(head: Head) -> dict[str, Json]:
 
 
 def _in_unit(head: Head, terms: Array) -> Array:
-    """Returns terms of raw outputs in the unit of the values; raw where these are a curve."""
+    """Returns terms in the unit of the head's values; unscaled if the head is bounded."""
     return terms if is_bounded(head) else head.step * terms
 
 
 def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
-    """Returns the index of the region that a movement is drawn on; None: it has no place.
+    """Returns the index of the region that a movement is drawn on; None if there is no region.
 
-    A movement of a side has the region of its side.
+    A movement of one side is drawn on the region of this side.
     """
     words = in_words(movement).split()
     for part in MOVEMENT_REGIONS.get(words[0], ()):
         for wanted in (f"{words[-1]}_{part}", part):
             if wanted in regions:
                 return regions.index(wanted)
-    # A movement of both sides, such as browInnerUp, lies between them, or on the first side.
+    # A movement of both sides, such as browInnerUp, is drawn on a region between the sides, or
+    # otherwise on the region of the first side.
     for part in reversed(MOVEMENT_REGIONS.get(words[0], ())):
         for index, region in enumerate(regions):
             if region.endswith(part):
@@ -152,13 +166,12 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-# The charts that differ from the values of a head, by the head's name, and charts of no head:
-# `report/page/NAME.js` draws each of them.
+# Charts by name that are not only the values of a head. `report/page/NAME.js` draws each chart.
 SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
 
 
 def head_chart(name: str) -> Chart:
-    """Returns the chart of a head."""
+    """Returns the chart with a name: the chart of a head, or a special chart."""
     return SPECIAL.get(name) or Chart(
         HEADS[name].title,
         fixed=lambda model: fixed_head(model, name),
@@ -167,7 +180,7 @@ def head_chart(name: str) -> Chart:
 
 
 def fixed_charts(model: Recognizer) -> dict[str, Json]:
-    """Returns what all faces share, by chart that the model has, the charts of heads first."""
+    """Returns what all faces share, by name of each chart that the model has."""
     fixed = {}
     for name in dict.fromkeys([*HEADS, *SPECIAL]):
         chart = head_chart(name)
@@ -178,7 +191,7 @@ def fixed_charts(model: Recognizer) -> dict[str, Json]:
 
 
 def face_charts(read: ReadFace, names: Iterable[str]) -> dict[str, Json]:
-    """Returns the values of a face, by chart of these names that the face has."""
+    """Returns the values of a face by name of the chart, without charts that the face lacks."""
     values = {}
     for name in names:
         value = head_chart(name).of_face(read)

@@ -1,7 +1,7 @@
-"""The explanations of the faces of a report.
+"""Explains the faces of a report.
 
-B faces, C labels, O raw outputs: C logits and the outputs of further heads; R regions, V views of
-attention, of which L are heads, E explained scores of a face.
+Shapes: B faces, C labels, O raw outputs (C logits and the outputs of further heads), R regions, V
+views of attention, L attention heads, E explained scores for each face.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,21 +39,22 @@ from fer_vit.report.faces import Attributed, Evidence
 from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts
 from fer_vit.visualization.people import Shown
 
-EXPLAINED_BYTES = 2_000_000_000  # for the faces that are explained together, unless options differ
-VECTORS = 16  # values of a token in a block, in vectors of its width
-VALUE_BYTES = 16  # of a value with its gradients: measured with additive attention at 224 pixels
+EXPLAINED_BYTES = 2_000_000_000  # the default memory for faces that are explained together
+VECTORS = 16  # vectors that a block stores for each token
+# The memory for a value with its gradients. Measured with additive attention at 224 pixels.
+VALUE_BYTES = 16
 LabelChoice = Literal["predicted", "all"]
 
 
 @dataclass(frozen=True)
 class ExplainOptions:
-    """What is explained of every face.
+    """Which scores of a face are explained, and how.
 
     Attributes:
-        method: One of `METHODS`.
-        labels: The predicted expression, or all.
+        method: A name in `METHODS`.
+        labels: Whether the predicted expression or all expressions are explained.
         targets: Further scores: expressions, or columns of further heads, such as `move_jawOpen`.
-        memory: Bytes for the faces that are explained together.
+        memory: The memory in bytes for faces that are explained together.
     """
 
     method: str = "pixels"
@@ -69,13 +70,18 @@ def explain_faces(
     options: ExplainOptions,
     charts: Iterable[str],
 ) -> Iterator[tuple[Face, FaceView, Evidence]]:
-    """Yields each face with its explanation.
+    """Yields each face with its view and its explanation.
 
-    `chunks` are the crops of the faces, ready for the model, perhaps with more faces; `charts` are
-    the names of the charts that the model has, see `fixed_charts`.
+    Args:
+        model: The model whose predictions are explained.
+        faces: The faces, with or without their photos.
+        chunks: The crops of the faces, ready for the model. Crops after the last face are ignored.
+        options: What is explained.
+        charts: The names of the charts that the model has, see `fixed_charts`.
     """
     faces = iter(faces)
-    read = lru_cache(maxsize=1)(_read_again)  # workers return only crops, since photos can be large
+    # Workers return only crops, since photos can be large; the photo is read again here.
+    read_photo = lru_cache(maxsize=1)(_read_again)
     size = faces_at_once(model.net, options.memory)
     for crops in chain.from_iterable(chunk.split(size) for chunk in chunks):
         shown = list(islice(faces, len(crops.path)))
@@ -86,7 +92,7 @@ def explain_faces(
         explanations = explain_scores(model, traced, options)
         terms = head_terms(model.net, traced)
         for row, ((face, image), evidence) in enumerate(zip(shown, explanations, strict=True)):
-            photo = read(face.path) if image is None else image
+            photo = read_photo(face.path) if image is None else image
             view = crop_view(face, batch.image[row]) if photo is None else face_view(face, photo)
             view = replace(view, regions=visible_regions(model.crop_spec, batch, row))
             values = face_charts(ReadFace(face, terms[row]), charts)
@@ -94,7 +100,10 @@ def explain_faces(
 
 
 def crop_view(face: Face, crop: Tensor) -> FaceView:
-    """Returns a face for drawing in its crop (3, S, S), RGB in [0, 1], instead of its photo."""
+    """Returns the view of a face in its crop instead of its photo.
+
+    `crop` (3, S, S) is RGB in [0, 1].
+    """
     image = (255 * crop).round().byte().permute(1, 2, 0).cpu().numpy()  # (S, S, 3)
     return replace(face_view(face, image), box=None, to_crop=np.eye(2, 3))
 
@@ -111,11 +120,11 @@ def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
 
 
 def faces_at_once(net: RegionViT, memory: int) -> int:
-    """Returns how many faces are explained together: those that `memory`, in bytes, holds.
+    """Returns how many faces can be explained together with `memory` bytes, at least one.
 
-    At least one face is. Gradients need the values of every block: some vectors for each token, and
-    numbers for each pair of tokens, which with additive attention are vectors
-    (`AdditiveAttention.score`).
+    Gradients need the values of all blocks. A block stores `VECTORS` vectors for each token, and
+    numbers for each pair of tokens. With additive attention, it stores a vector for each pair (see
+    `AdditiveAttention.score`).
     """
     blocks = len(net.vit.blocks)
     tokens = net.layout.num_tokens
@@ -128,7 +137,7 @@ def faces_at_once(net: RegionViT, memory: int) -> int:
 
 
 def find_targets(model: Recognizer, names: Sequence[str]) -> dict[str, int]:
-    """Returns the index of each target among the raw outputs.
+    """Returns the index of each target among the raw outputs, by name.
 
     Raises FerVitError for a name that is neither an expression nor a column of a further head.
     """
@@ -145,16 +154,21 @@ def find_targets(model: Recognizer, names: Sequence[str]) -> dict[str, int]:
 
 
 class Scores:
-    """The scores of faces that are explained: their names and directions by face.
+    """The E explained scores of each face.
 
-    First the predicted expression, with "all" then the other expressions by their probability,
-    then the first rather than the second, then the further targets.
+    The first score is the predicted expression. With the labels "all", the other expressions follow
+    in descending order of probability. The next score is the difference between the two most
+    probable expressions. The further targets are last.
+
+    Attributes:
+        order: The indices (B, C) of the labels in descending order of probability.
+        directions: The gradient (E, B, O) of each score in the raw outputs.
+        names: The names of the E scores of each face.
     """
 
     def __init__(self, model: Recognizer, traced: Trace, options: ExplainOptions) -> None:
         labels = model.net.settings.labels
         faces, classes = traced.logits.shape
-        # (B, C), the most probable label first
         self.order = traced.logits.argsort(dim=1, descending=True, stable=True)
         number = classes if options.labels == "all" else 1
         second = min(1, classes - 1)
@@ -168,7 +182,7 @@ class Scores:
             directions.append(unit[index].expand(faces, -1))
         self.directions = torch.stack(directions)  # (E, B, O)
 
-        self.names = []  # of E scores by face
+        self.names = []
         for ranking in self.order.tolist():
             names = [labels[index] for index in ranking[:number]]
             names.append(f"{labels[ranking[0]]} rather than {labels[ranking[second]]}")
@@ -176,7 +190,7 @@ class Scores:
 
 
 def explain_scores(model: Recognizer, traced: Trace, options: ExplainOptions) -> Iterator[Evidence]:
-    """Yields the evidence for each face, without charts."""
+    """Yields the explanation of each face, without charts."""
     net = model.net
     scores = Scores(model, traced, options)
 
@@ -203,7 +217,14 @@ def explain_scores(model: Recognizer, traced: Trace, options: ExplainOptions) ->
 def attributed(
     names: Sequence[str], explanations: Sequence[Explanation], row: int, labels: Sequence[str]
 ) -> list[Attributed]:
-    """Returns the attributions of a face, a row of explanations, for each score once."""
+    """Returns the attributions of a face, once for each score.
+
+    Args:
+        names: The names of the E scores.
+        explanations: The explanation of each of E scores, for all faces.
+        row: The index of the face.
+        labels: The names of the expressions.
+    """
     targets: dict[str, Attributed] = {}
     for name, explanation in zip(names, explanations, strict=True):
         probabilities = dict(zip(labels, explanation.probabilities[row].tolist(), strict=True))
@@ -220,7 +241,7 @@ def attributed(
 
 @torch.no_grad()
 def head_terms(net: RegionViT, traced: Trace) -> list[Mapping[str, FaceTerms]]:
-    """Returns the terms of the further heads, by their name, for each face."""
+    """Returns the terms of the further heads for each face, by name of the head."""
     faces: list[dict[str, FaceTerms]] = [{} for _ in traced.logits]
     for name, head in net.heads.items():
         terms = cast(AdditiveHead, head).terms(traced.encoded)
@@ -237,7 +258,7 @@ def _array(values: Tensor) -> Array:
 
 
 def _read_again(path: str) -> Image | None:
-    """Returns a photo; None if it can no longer be read."""
+    """Returns a photo (H, W, 3); None if the photo can no longer be read."""
     try:
         return read_image(Path(path))
     except ImageError:

@@ -1,4 +1,4 @@
-"""Figures of faces for papers, beside a report's page."""
+"""Writes figures of faces for papers, beside the page of a report."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class FigureOptions:
 
     Attributes:
         kind: The format; None: no figures.
-        faces: Numbers of faces, as their pictures in `photos` have them; empty: all faces.
+        faces: The numbers of faces in the names of the files in `photos`; empty: all faces.
     """
 
     kind: FigureKind | None = None
@@ -33,7 +33,7 @@ class FigureOptions:
         return self.kind is not None and (not self.faces or number in self.faces)
 
     def check_written(self, faces: int) -> None:
-        """Logs a warning for numbers that none of the report's faces has."""
+        """Logs a warning about the numbers that exceed the report's `faces` faces."""
         missing = [number for number in self.faces if not 0 <= number < faces]
         if missing:
             names = ", ".join(map(str, missing))
@@ -52,7 +52,7 @@ def save_figures(
     options: FigureOptions,
 ) -> None:
     """Writes each figure of a face to `figures/NUMBER-NAME.KIND` in a report's folder."""
-    # only here: matplotlib takes a second to load
+    # not at the top: matplotlib takes a second to load
     from fer_vit.report import face_figures
     from fer_vit.report.rendering import save_figure
 

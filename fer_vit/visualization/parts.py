@@ -1,4 +1,4 @@
-"""The photos and frames of a report, part by part, with their faces ready to be explained."""
+"""Prepares the photos and frames of a report, part by part, for the explanation of their faces."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,36 +21,37 @@ from fer_vit.visualization.people import (
 )
 from fer_vit.wording import counted
 
-GROUP_PHOTOS = 32  # photos whose faces are explained together, at most
-GROUP_PIXELS = 67_000_000  # of these photos, which are in memory together: one of a large camera
+GROUP_PHOTOS = 32  # most photos in a group; the faces of a group are explained together
+# Most pixels in a group, whose photos are in memory together. A large camera takes such a photo.
+GROUP_PIXELS = 67_000_000
 
 
 class Part(NamedTuple):
     """Photos or frames that are read together."""
 
     faces: Sequence[Shown]
-    chunks: Sequence[Batch]  # the crops of the faces, ready for the model, perhaps with more faces
-    status: Mapping[str, int]  # number of photos by status; empty for frames
-    skipped: Mapping[str, str]  # the status of photos without a face, by path
-    left_out: Mapping[str, str]  # the faces of photos that are not explained, by path
+    chunks: Sequence[Batch]  # the crops of the faces, ready for the model; more crops may follow
+    status: Mapping[str, int]  # the number of photos by status; empty for frames
+    skipped: Mapping[str, str]  # the status of each photo without a face, by path
+    left_out: Mapping[str, str]  # text about faces that are not explained, by path of the photo
 
 
 class DecodedPhoto(NamedTuple):
-    """The classified faces of a photo, and its image (H, W, 3); None if it has no face."""
+    """A photo with its classified faces."""
 
     faces: Faces
-    image: Image | None
+    image: Image | None  # (H, W, 3), RGB uint8; None for a photo without a face
 
 
 @dataclass(frozen=True)
 class ReportFaces:
-    """The faces that a report shows, and what is known of the others.
+    """The faces that a report shows, and the people that the report leaves out.
 
     Attributes:
-        photos: The photos part by part, which are read when they are explained.
+        photos: The photos part by part. The iterable is lazy: photos are read during iteration.
         watched: All people in the videos.
         videos: The videos with the people to show, by path.
-        people_left_out: The tracks of the people in videos that are not shown, by path.
+        people_left_out: The tracks of people who are not shown, by path of the video.
     """
 
     photos: Iterable[Part]
@@ -59,31 +60,35 @@ class ReportFaces:
     people_left_out: Mapping[str, Sequence[int]]
 
     @property
-    def num_pictures(self) -> int:
-        """How many faces of videos are shown."""
+    def num_video_faces(self) -> int:
+        """The number of faces in videos that are shown."""
         return sum(len(list(video.faces_to_show())) for video in self.videos.values())
 
 
 def choose_faces(photos: Iterable[Part], watched: Watched, max_faces: int) -> ReportFaces:
-    """Returns the photos, and at most `max_faces` faces of videos."""
+    """Returns the photos and the people of videos, with at most `max_faces` faces of videos."""
     videos, people_left_out = limit_pictures(watched.videos, max_faces)
     return ReportFaces(photos, watched, videos, people_left_out)
 
 
-def find_faces(
+def detect_faces(
     model: Recognizer, photos: Sequence[Path], videos: Sequence[Path], options: PhotoOptions
 ) -> ReportFaces:
-    """Returns all faces of videos, which are searched here, and of photos, which are later."""
+    """Detects the faces of a report in photos and videos.
+
+    All frames of videos are read here, which may take minutes. Photos are read when the result is
+    iterated.
+    """
     frames = model.recognize(videos, options) if videos else ()
     watched = watch_people(frames)
-    parts = _find_photo_parts(model, photos, options)
+    parts = _detect_photo_parts(model, photos, options)
     return ReportFaces(parts, watched, watched.videos, people_left_out={})
 
 
-def _find_photo_parts(
+def _detect_photo_parts(
     model: Recognizer, photos: Sequence[Path], options: PhotoOptions
 ) -> Iterator[Part]:
-    """Yields photos with their faces, part by part."""
+    """Yields photos with their classified faces, part by part."""
     if not photos:
         return
     for found_faces in model.find(photos, options):
@@ -102,7 +107,10 @@ def _find_photo_parts(
 def classified_photo_parts(
     model: Recognizer, photos: Iterable[DecodedPhoto], max_faces: int
 ) -> Iterator[Part]:
-    """Yields photos whose faces are classified, part by part, with the first `max_faces` faces."""
+    """Yields photos with classified faces, part by part.
+
+    The parts have the first `max_faces` faces; `Part.left_out` reports the other faces.
+    """
     remaining = max_faces
     for group in _group_photos(photos):
         part = _classified_part(model, group, remaining)
@@ -111,12 +119,13 @@ def classified_photo_parts(
 
 
 def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]]:
-    """Yields photos in groups of at most `GROUP_PHOTOS` and `GROUP_PIXELS`, or one larger photo.
+    """Yields groups of at most `GROUP_PHOTOS` photos with at most `GROUP_PIXELS` pixels.
 
-    The faces of a group are explained together, which is faster than one by one.
+    A larger photo is a group alone. The faces of a group are explained together, which is faster
+    than one by one.
     """
     group: list[DecodedPhoto] = []
-    held = 0  # pixels of the group
+    held = 0  # the pixels of the group
     for photo in photos:
         pixels = 0 if photo.image is None else photo.image.shape[0] * photo.image.shape[1]
         if group and (len(group) == GROUP_PHOTOS or held + pixels > GROUP_PIXELS):
@@ -130,7 +139,7 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
 
 
 def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
-    """Returns photos whose faces are classified, with the first `max_faces` faces."""
+    """Returns a part with the first `max_faces` faces of photos."""
     shown: list[Shown] = []
     samples: list[Sample] = []
     status: Counter[str] = Counter()
@@ -162,6 +171,6 @@ def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_face
 def video_parts(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[Part]:
-    """Yields the frames in which the faces to show of videos lie, part by part."""
+    """Yields the frames that have faces to show, part by part."""
     for faces, chunks in read_faces_to_show(model, videos, options):
         yield Part(faces, chunks, status={}, skipped={}, left_out={})

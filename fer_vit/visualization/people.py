@@ -1,6 +1,6 @@
-"""The people of videos over time: their curves, and which frames a report shows of them.
+"""Collects the people in videos: curves of their expressions, and faces that a report shows.
 
-C labels, T times.
+Shapes: C labels, T times.
 """
 
 from collections import Counter, defaultdict
@@ -20,39 +20,37 @@ from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
-# Pictures of one person, at most. All people in one video have at most four times as many, but at
-# least one each.
+# Most pictures of a person. All people in a video have at most four times as many pictures
+# together, but each person has at least one.
 PICTURES = 120
 
-CURVE_POINTS = 1000  # points of a curve, at most: means over as many equal spans of the video
+CURVE_POINTS = 1000  # most points of a curve; a point is a mean over a span of the video
 FRAMES_AT_ONCE = 8  # frames that are explained together
 
-# A face, and its photo or frame (H, W, 3); None: it is read from the photo's path.
+# A face, and its photo or frame (H, W, 3); None: the photo is read from the face's path.
 Shown: TypeAlias = tuple[Face, Image | None]
 
 
 @dataclass
 class Timeline:
-    """One track of a video.
-
-    When it was visible, with which smoothed probabilities (C,), and the faces to show of it.
-    """
+    """A person in a video: times, smoothed probabilities, and faces that may be shown."""
 
     track: int
-    times: list[float] = field(default_factory=list)
-    shares: list[list[float]] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # seconds of T frames with the person
+    shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    faces: list[Face] = field(default_factory=list)
+    faces: list[Face] = field(default_factory=list)  # every `_stride`-th face
     changes: list[Face] = field(default_factory=list)  # where the smoothed expression changes
     max_pictures: int = PICTURES
-    _frame: int = 0  # index of the last frame among those that were read
+    _frame: int = 0  # index of the last frame with the person, among the frames that were read
     _stride: int = 1
-    _label: str | None = None
+    _label: str | None = None  # the smoothed expression in the last frame with the person
 
     def choose_faces(self, max_faces: int) -> list[Face]:
-        """Returns at most `max_faces` faces to show, at least one.
+        """Returns the faces to show in order of time, at most `max_faces`, at least one.
 
-        Up to half of them are where the expression changes, the others at even intervals.
+        Up to half of the faces are where the expression changes. The rest is evenly spaced.
         """
         max_faces = max(1, min(max_faces, self.max_pictures))
         changes = {face.frame: face for face in evenly(self.changes, max_faces // 2)}
@@ -62,10 +60,9 @@ class Timeline:
         return sorted(chosen, key=lambda face: face.frame or 0)
 
     def add(self, face: Face, seconds: float, frame: int) -> None:
-        """Adds a face.
+        """Adds a face at a time in seconds, in a frame with an index among the frames read.
 
-        Of the faces to show, every second one is dropped each time there are twice as many as
-        needed.
+        When `faces` has more than twice `PICTURES` faces, every second face is removed.
         """
         if self.times and frame > self._frame + 1:
             self.gaps.append((self.times[-1], seconds))
@@ -86,15 +83,15 @@ class Timeline:
 
 @dataclass
 class Video:
-    """The people of a video by track, and the times of its first and last frame."""
+    """The people in a video."""
 
-    start: float
-    end: float
-    people: dict[int, Timeline] = field(default_factory=dict)
+    start: float  # time of the first frame in seconds
+    end: float  # time of the last frame in seconds
+    people: dict[int, Timeline] = field(default_factory=dict)  # people by track
 
     @property
     def max_pictures(self) -> int:
-        """Pictures of each person, at most."""
+        """Most pictures of each person."""
         return 4 * PICTURES // max(1, len(self.people))
 
     def faces_to_show(self) -> Iterator[Face]:
@@ -103,7 +100,7 @@ class Video:
             yield from person.choose_faces(self.max_pictures)
 
     def not_shown(self) -> dict[int, int]:
-        """Returns how many faces of each person are not shown, by track, without zeros."""
+        """Returns how many faces of each person are not shown, by track; zeros are left out."""
         numbers = {}
         for track, person in self.people.items():
             number = len(person.times) - len(person.choose_faces(self.max_pictures))
@@ -112,20 +109,20 @@ class Video:
         return numbers
 
     def curves(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yields what `page.js` draws of each person, as JSON values.
+        """Yields the JSON values from which `page.js` draws the curves of each person.
 
-        Times are in seconds, shares in thousandths.
+        Times are in seconds, shares in thousandths. `name` is the video's name on the page.
         """
         duration = self.end - self.start
         if duration == 0:  # a single frame
             duration = 1.0
         for person in self.people.values():
-            # Times of damaged videos may fall.
+            # The times of damaged videos may decrease.
             order = np.argsort(person.times, kind="stable")
             times = np.array(person.times)[order]  # (T,)
             shares = np.array(person.shares)[order]  # (T, C)
 
-            # Means over equal spans of the video.
+            # Compute means over equal spans of the video.
             span = np.floor((times - self.start) * CURVE_POINTS / duration).clip(
                 max=CURVE_POINTS - 1
             )
@@ -145,7 +142,7 @@ class Video:
 
 
 def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
-    """Returns at most `max_faces` faces at even intervals."""
+    """Returns at most `max_faces` evenly spaced faces."""
     indices = np.linspace(0, len(faces) - 1, min(max_faces, len(faces)))
     return [faces[round(index)] for index in indices]
 
@@ -153,10 +150,13 @@ def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
 def limit_pictures(
     videos: Mapping[str, Video], max_faces: int
 ) -> tuple[dict[str, Video], dict[str, list[int]]]:
-    """Returns videos with at most `max_faces` faces to show, and the people without any, by path.
+    """Limits the faces to show of all people together to `max_faces`.
 
-    Each person has as many as the others, at most `PICTURES`; the people that are seen longest are
-    kept.
+    Each person has the same limit, at most `PICTURES`. If there are more people than faces, the
+    people in most frames are kept.
+
+    Returns:
+        The videos with the people that are kept, and the tracks of the other people; both by path.
     """
     people = []
     for path, video in videos.items():
@@ -184,10 +184,10 @@ class Watched:
     """The people in videos.
 
     Attributes:
-        videos: Each video of which a frame was read, by path.
-        status: Number of frames by status.
-        last_status: The status of the last frame of each video, by path: of a video that is not
-            read, the reason.
+        videos: The videos with at least one frame, by path.
+        status: The number of frames by status.
+        last_status: The status of each video's last frame, by path. If the video cannot be read,
+            this is the reason.
     """
 
     videos: dict[str, Video] = field(default_factory=dict)
@@ -200,10 +200,10 @@ class Watched:
         frame = self.status.total()
         self.status[info.reason] += 1
         self.last_status[info.path] = info.status
-        if info.seconds is None:  # the end of a video that broke, or one that is not read
+        if info.seconds is None:  # the video cannot be read, or not to its end
             return
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
-        video.start = min(video.start, info.seconds)  # times of damaged videos may fall
+        video.start = min(video.start, info.seconds)  # times of damaged videos may decrease
         video.end = max(video.end, info.seconds)
         for face in faces:
             assert face.track is not None  # every face of a video has a track
@@ -223,25 +223,28 @@ def watch_people(frames: Iterable[Faces]) -> Watched:
 def read_faces_to_show(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
-    """Yields the faces to show, in the frames that are read again, and as the model's input."""
+    """Reads the frames with faces to show again; yields faces and crops of a few frames at a time.
+
+    The faces come with their frames. The crops are ready for the model.
+    """
     if not videos:
         return
-    from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
 
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
-        wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by their frame
+        wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by number of the frame
         for face in video.faces_to_show():
             wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            while read := list(islice(frames, FRAMES_AT_ONCE)):
+            while decoded := list(islice(frames, FRAMES_AT_ONCE)):
                 shown: list[Shown] = []
                 crops = []
-                for frame in read:
+                for frame in decoded:
                     faces = wanted[frame.number]
                     shown += [(face, frame.image) for face in faces]
                     crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
                 chunks = collate(as_samples(crops, path)).split(FACES_PER_PASS)
                 yield shown, [chunk.ready(model.device) for chunk in chunks]
-                bar.update(len(read))
+                bar.update(len(decoded))

@@ -40,15 +40,16 @@ from fer_vit.wording import counted, format_counts, list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
-FACE_SECONDS = 0.1  # for a face besides its explanation: detection, pictures and their files
-FACE_BYTES = 60_000  # of the files of a face
-MIN_FACES = 30  # faces below which the page has no average
-# characters of pictures inside the page, which loads the others from files
-MAX_EMBEDDED = 20_000_000
-MAX_NAMED = 20  # photos, people or frames in a line
+# Estimates for each face.
+FACE_SECONDS = 0.1  # time for detection and pictures, without the explanation
+FACE_BYTES = 60_000  # size of the files
 
-# All that a report may contain, and a new one replaces. The page comes last, when all that it shows
-# exists.
+MIN_FACES = 30  # fewest faces for a mean face on the page
+MAX_EMBEDDED = 20_000_000  # most characters of pictures inside the page; other pictures are loaded
+MAX_NAMED = 20  # most people in a line of text
+
+# All files and folders that a report may contain. A new report replaces them. The page is last: it
+# is written when everything that it shows exists.
 REPORT_FILES = (
     "photos",
     "figures",
@@ -60,7 +61,7 @@ REPORT_FILES = (
     "index.html",
 )
 
-WHOLE_ENCODER = "the whole encoder"  # name of the first view of attention
+WHOLE_ENCODER = "the whole encoder"  # the name of the first view of attention
 ATTENTION_TEXT = (
     "How regions exchange information: the attention between regions, and to the output, which is "
     "classified. It is not a reason for the prediction: it does not depend on the expression, and "
@@ -88,12 +89,12 @@ def write_report(
     """Writes a report of the faces in photos and videos to a new folder.
 
     Args:
-        folder: The folder, which does not exist.
+        folder: The folder to create.
         model: The model whose predictions are explained.
-        faces: The faces to show, see `find_faces` and `choose_faces`.
+        faces: The faces to show, see `detect_faces` and `choose_faces`.
         options: What the report shows, and how it is made.
-        root: The folder that the names of photos and videos are relative to.
-        on_face: Gets, after each face, the number of faces so far.
+        root: The folder; names of photos and videos in the report are relative to it.
+        on_face: A function that is called after each face, with the number of faces so far.
 
     Returns:
         The number of faces.
@@ -120,7 +121,7 @@ def write_report(
                 if on_face:
                     on_face(len(saver.records))
 
-    # the tables of means, and the page
+    # Write the tables of means and the page.
     options.figures.check_written(len(saver.records))
     facts = {"Explained by": METHODS[options.explain.method].title, "Model": model.name}
     facts |= _status_facts({"Photos": photo_status, "Frames": faces.watched.status})
@@ -154,7 +155,7 @@ def write_report(
 
 
 def _videos_without_faces(watched: Watched) -> dict[str, str]:
-    """Returns the reason why a video is not shown, by path: it is not read, or has no face."""
+    """Returns why videos are not shown, by path: a video cannot be read, or has no face."""
     reasons = {}
     for path, status in watched.last_status.items():
         if path not in watched.videos:
@@ -165,10 +166,10 @@ def _videos_without_faces(watched: Watched) -> dict[str, str]:
 
 
 def _page_warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
-    """Returns the warnings of the page; `incomplete` files have faces that are not explained."""
+    """Returns the warnings of the page; `incomplete` files have unexplained faces."""
     warnings = []
-    if saver.small:
-        faces = f"{saver.small:,} of {counted(len(saver.records), 'face')}"
+    if saver.num_small:
+        faces = f"{saver.num_small:,} of {counted(len(saver.records), 'face')}"
         warnings.append(f"{faces} below {SMALL_SIZE} pixels: labels of small faces flicker.")
     if incomplete:
         files = counted(incomplete, "file")
@@ -179,7 +180,10 @@ def _page_warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
 def _left_out_of_videos(
     videos: Mapping[str, Video], tracks_left_out: Mapping[str, Sequence[int]]
 ) -> dict[str, str]:
-    """Returns by path which faces of videos are not explained: whole people, and frames."""
+    """Returns a text about the unexplained faces of each video, by path.
+
+    Some frames of a person, or all frames of a person, may be unexplained.
+    """
     left_out = {}
     for path, video in videos.items():
         lines = []
@@ -198,7 +202,7 @@ def _left_out_of_videos(
 
 
 class FaceSaver:
-    """Writes the pictures of faces and rows of `faces.parquet`; collects the rest of a report."""
+    """Writes pictures of faces and rows of `faces.parquet`; collects records and means of faces."""
 
     def __init__(
         self,
@@ -212,13 +216,14 @@ class FaceSaver:
         self.records: list[FaceRecord] = []
         self.overall = Average(self.regions)
         self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(self.regions))
-        self.small = 0  # faces below `SMALL_SIZE` pixels
+        self.num_small = 0  # the number of faces below `SMALL_SIZE` pixels
         self._folder = folder
         self._root = root
         self._figures = figures
         self._model = model
-        self._embedded = 0  # characters of pictures inside the page
-        self._face_columns: dict[str, type] = {"path": str}  # their names are attributes of `Face`
+        self._embedded = 0  # the characters of all pictures so far
+        # columns whose names are attributes of `Face`
+        self._face_columns: dict[str, type] = {"path": str}
         if in_videos:
             self._face_columns |= {"frame": int, "seconds": float, "track": int}
         self._face_columns |= {"face": int}
@@ -252,7 +257,7 @@ class FaceSaver:
         self.overall.add(view, evidence)
         self.by_label[record.label].add(view, evidence)
         if face.size < SMALL_SIZE:
-            self.small += 1
+            self.num_small += 1
 
         row: dict[str, Cell] = {name: getattr(face, name) for name in self._face_columns}
         row["predicted"] = face.label
@@ -265,7 +270,10 @@ class FaceSaver:
 
 
 def _write_mean_faces(folder: Path, model: Recognizer, saver: FaceSaver) -> list[dict[str, Any]]:
-    """Writes the tables of means; returns the mean faces for the page, in the order of labels."""
+    """Writes the tables of means; returns the mean faces for the page, in the model's label order.
+
+    A label with fewer than `MIN_FACES` faces has no mean face.
+    """
     predicted = [label for label in model.labels if label in saver.by_label]
     averages = {label: saver.by_label[label] for label in predicted}
     write_averages(folder, averages, saver.regions)
@@ -281,9 +289,10 @@ def _write_mean_faces(folder: Path, model: Recognizer, saver: FaceSaver) -> list
 
 
 def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
-    """Returns how many photos and frames there are, and of each status if some cannot be read.
+    """Returns the number of photos and frames as text, by kind.
 
-    Absent kinds are left out.
+    If some cannot be read, the text has the number for each status. Kinds without files are left
+    out.
     """
     facts = {}
     for kind, counts in status.items():
@@ -295,47 +304,47 @@ def _status_facts(status: Mapping[str, Counter[str]]) -> dict[str, str]:
 
 
 def _below_root(path: str, root: Path) -> str:
-    """Returns a path below the common folder of all files.
+    """Returns a path relative to `root`.
 
-    Reports may be sent on, and folders can be private.
+    Names of the folders above may be private, and reports may be shared.
     """
     return printable(os.path.relpath(path, root))
 
 
 def log_estimate(
-    model: Recognizer, options: ExplainOptions, num_photos: int, num_pictures: int
+    model: Recognizer, options: ExplainOptions, num_photos: int, num_video_faces: int
 ) -> None:
-    """Logs how long the explanations take, and how large they are.
+    """Logs an estimate of the time and size of the explanations.
 
-    Each photo is assumed to have one face; `num_pictures` are of people in videos.
+    Assumption: each photo has one face.
     """
     size = model.crop_spec.size
     regions = len(model.crop_spec.regions)
     image = torch.zeros(1, 3, size, size, device=model.device)
     boxes = torch.zeros(1, regions, 4, device=model.device)
     valid = torch.ones(1, regions, dtype=torch.bool, device=model.device)
-    num_faces = num_photos + num_pictures
-    for _ in range(2):  # the first time is slow
+    num_faces = num_photos + num_video_faces
+    for _ in range(2):  # the first explanation is slow
         start = time.perf_counter()
         traced = trace(model.net, image, boxes, valid)
         next(explain_scores(model, traced, options))
         seconds = time.perf_counter() - start + FACE_SECONDS
-        if seconds * num_faces < 60:  # "about 1 min", also if the second time is faster
+        if seconds * num_faces < 60:  # a second explanation could not change "About 1 min"
             break
 
     minutes = max(1, round(seconds * num_faces / 60))
     megabytes = max(1, round(FACE_BYTES * num_faces / 1e6))
-    assumed = f"for {counted(num_pictures, 'picture')} of people"
+    assumed = f"for {counted(num_video_faces, 'picture')} of people"
     if num_photos:
         assumed = "with one face in each photo"
     LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
 
 
 def name_views(model: Recognizer, average: Average) -> list[str]:
-    """Returns the names of the V views of attention: the encoder, its heads, queries of labels.
+    """Returns the names of the V views of attention: the encoder, attention heads, label queries.
 
-    A head's name has the mean distance, in pixels, between a token and what it attends to. Without
-    any face, there is only one view.
+    The name of an attention head has its mean attention distance in pixels. Without any face, only
+    the first view has a name.
     """
     if not average.rows:
         return [WHOLE_ENCODER]
@@ -344,7 +353,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
     for head in list_attention_heads(len(attention.distance), len(model.net.vit.blocks)):
         distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
-    # then the query of each label, where the network has them
+    # The other views are the queries of labels, if the network has queries.
     num_queries = len(attention.output) - len(names)
     for label in model.labels[:num_queries]:
         names.append(f"query of {label}")
@@ -352,7 +361,7 @@ def name_views(model: Recognizer, average: Average) -> list[str]:
 
 
 def view_texts(model: Recognizer, method: str) -> dict[str, str]:
-    """Returns a text on attention and one on attribution, each with its faithfulness."""
+    """Returns the page's texts about attention and attribution, each with its faithfulness."""
     drives = (
         f"What drives the prediction: {METHODS[method].text} "
         "Orange is for the expression, blue against it."
@@ -365,7 +374,10 @@ def view_texts(model: Recognizer, method: str) -> dict[str, str]:
 
 
 def _faithfulness_text(gain: Sequence[float]) -> str:
-    """Returns a sentence on a gain in faithfulness, with its interval if it has one."""
+    """Returns a sentence about faithfulness: the gain, and its interval if there is one.
+
+    `gain` is (mean,) or (mean, low, high), or empty if the gain was not measured.
+    """
     if not gain:
         return "Its faithfulness was not measured for this model: see fer-vit faithfulness."
     mean, *interval = gain
