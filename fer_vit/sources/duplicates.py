@@ -1,12 +1,12 @@
 """Near-duplicates: pictures encoded again, mirrored, shrunk, darker or slightly shifted.
 
-Data sets from the web repeat pictures across their splits and classes. A model's score on a picture
-that it has learned does not measure new faces.
+Data sets from the web repeat pictures across splits and classes. If a model has learned a picture,
+the score on the picture does not measure performance on new faces.
 
-Two images are the same if grey thumbnails of the whole pictures correlate. Photos by a fixed camera
-do so, too, because they show the same room. So where a face fills only a part of a picture, the
-place of each face must correlate as well, in both pictures: found boxes of two copies differ by a
-few pixels, but a place is the same in both.
+Two images are the same if the grey thumbnails of the whole pictures correlate. Thumbnails of photos
+by a fixed camera also correlate, because these photos show the same room. So if a face fills only a
+part of a picture, both pictures must also correlate inside the box of the face. Detected boxes of
+two copies differ by a few pixels, so the same box is cut out of both pictures.
 """
 
 from collections import Counter
@@ -26,30 +26,30 @@ from fer_vit.wording import counted, list_names
 Duplicates = Literal["drop", "keep"]
 
 THUMBNAIL_SIDE = 24  # side of a thumbnail in pixels
-CLOSE_UP_SIDE = 4 * THUMBNAIL_SIDE  # side of a close-up, in which the face has half of it
-FILLED_SHARE = 0.75  # from this share of the longer side, a face fills the picture
-PART_SIDE = THUMBNAIL_SIDE // 4  # side of the parts that must be the same
+CLOSE_UP_SIDE = 4 * THUMBNAIL_SIDE  # side of a close-up in pixels; the face has half of the side
+FILLED_SHARE = 0.75  # a face with this share of the longer side, or more, fills the picture
+PART_SIDE = THUMBNAIL_SIDE // 4  # side in pixels of the parts of a thumbnail that must be the same
 
-# Two pictures are the same from this correlation of their thumbnails.
-# Checked by eye: the same picture in 24 of 24 pairs of FERPlus from 0.97 to 0.98, and in 11 of 12
-# pairs of FairFace (4,000 faces against the others), where nearly all pairs below 0.97 are
-# different people. With a side of 16: 13 of 21.
+# Least correlation between the thumbnails of the same picture. Checked by eye: from 0.97 to 0.98,
+# 24 of 24 pairs of FERPlus show the same picture, and 11 of 12 pairs of FairFace (4,000 faces
+# compared with all other faces). Below 0.97, nearly all pairs of FairFace show different people.
+# With thumbnails of 16 x 16 pixels, 13 of 21 pairs show the same picture.
 SAME_CORRELATION = 0.97
 
-# Largest difference in a part of two copies, in units of the contrast.
-# At most 0.21 in copies of 300 faces of FERPlus and 300 of FairFace (JPEG of quality 40, half the
-# size, blurred, darker). Of the pairs of drawn faces that differ only in their expression, and
-# correlate, 87 % have more.
+# Largest difference in a part of two copies, in units of the contrast. Copies of 300 faces of
+# FERPlus and 300 faces of FairFace (JPEG of quality 40, half the size, blurred, darker) differ by
+# at most 0.21. 87% of the pairs of drawn faces that correlate, but have different expressions,
+# differ by more than 0.3.
 MAX_LOCAL_DIFFERENCE = 0.3
 
-IMAGES_AT_ONCE = 256  # images that are compared with all others at once
-SHOWN_PAIRS = 3  # pairs with different labels that are named
+IMAGES_AT_ONCE = 256  # how many images are compared with all other images at once
+SHOWN_PAIRS = 3  # how many pairs with different labels a note names
 
-# Up to this many training images, each is compared with each. That takes a minute, and grows with
-# the square.
+# Up to this many training images, each pair of training images is compared. That takes a minute;
+# the time grows with the square of the number of images.
 MAX_COMPARED = 50_000
 
-WARNED_SHARE = 0.2  # from this share of a class, dropped images are reported as a warning
+WARNED_SHARE = 0.2  # a warning reports classes with more than this share of images dropped
 NEAR_DUPLICATE = "near-duplicate of a val or test image"
 
 
@@ -59,7 +59,7 @@ def thumbnail(image: Image) -> bytes:
 
 
 def close_up(image: Image, box: Array) -> CloseUp | None:
-    """Returns the close-up of a face: its box (4,), xyxy in pixels, and half of it around.
+    """Returns the close-up of a face: the box (4,), xyxy in pixels, with a margin of half its side.
 
     None for a face that fills the image (H, W, 3), and for an image that is no larger than a
     close-up: such an image is the crop of a face.
@@ -83,11 +83,12 @@ def _grey(image: Image, side: int) -> Image:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What is compared of N images."""
+    """The reduced pictures of N images, for comparing them."""
 
     thumbnails: Image  # (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE)
     close_ups: Image  # (N, CLOSE_UP_SIDE, CLOSE_UP_SIDE)
-    # (N, 4) xyxy of the face in fractions of the picture; NaN: the whole picture is the face
+    # (N, 4), the squares of the faces, xyxy as fractions of the picture's sides; NaN: the face
+    # fills the picture
     squares: Array
 
     @classmethod
@@ -118,16 +119,16 @@ def _stack(pixels: Sequence[bytes], side: int) -> Image:
 class NearDuplicates:
     """The near-duplicates among the rows of a reading."""
 
-    # (N,): rows of train with a near-duplicate in val or test, and the reverse
+    # (N,), which rows of train have a near-duplicate in val or test, and the reverse
     repeated: Mask
-    conflicts: list[tuple[int, int]]  # pairs of rows: the same picture, different labels
+    conflicts: list[tuple[int, int]]  # pairs of rows with the same picture and different labels
     complete: bool  # whether near-duplicates within train were compared, not only equal copies
 
 
 def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
     """Finds near-duplicates between train and other splits, and pairs with different labels.
 
-    Within more than MAX_COMPARED training images, only equal copies are found.
+    If train has more than MAX_COMPARED images, only equal copies are found within train.
     """
     in_train = np.array([row.split == "train" for row in rows], bool)  # (N,)
     label_ids: dict[str | None, int] = {}
@@ -135,7 +136,7 @@ def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
         label_ids.setdefault(row.label, len(label_ids))
     labels = np.array([label_ids[row.label] for row in rows], int)  # (N,)
 
-    # With val and test first, `until` can leave out the pairs within train.
+    # val and test come first, so that `until` can leave out the pairs within train
     order = np.argsort(in_train, kind="stable")
     complete = bool(in_train.sum() <= MAX_COMPARED)
     until = len(rows) if complete else int((~in_train).sum())
@@ -158,7 +159,10 @@ def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
 
 
 def _equal_copies(rows: Sequence[Row], in_train: Mask) -> list[tuple[int, int]]:
-    """Returns pairs of equal training pictures with different labels; the first is in each pair."""
+    """Returns pairs of equal training pictures with different labels, by index of the rows.
+
+    Each pair consists of the first copy of a picture and a later one.
+    """
     first: dict[object, int] = {}
     pairs = []
     for index in np.flatnonzero(in_train).tolist():
@@ -170,14 +174,14 @@ def _equal_copies(rows: Sequence[Row], in_train: Mask) -> list[tuple[int, int]]:
 
 
 def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") -> Reading:
-    """Returns a copy without training rows that have a near-duplicate in val or test.
+    """Returns the reading without training rows that have a near-duplicate in val or test.
 
-    With "keep", these training rows stay. The rows of val and test are marked. Notes count what is
-    left out of each class, and name pictures with several labels.
+    With "keep", these training rows stay. `near_duplicate` of the rows of val and test is set.
+    Notes count the rows that are left out of each class, and name pictures with several labels.
     """
     result = find_near_duplicates(reading.rows)
     rows = []
-    repeats = []  # in train
+    repeats = []  # the training rows with a near-duplicate
     for row, repeated in zip(reading.rows, result.repeated.tolist(), strict=True):
         if row.split != "train":
             rows.append(replace(row, near_duplicate=repeated))
@@ -249,7 +253,7 @@ def _class_warnings(
 
 
 def label_text(row: Row) -> str:
-    """Returns a row's label, or a text for none."""
+    """Returns the label of a row, or a text for a row without a label."""
     return "(no label)" if row.label is None else row.label
 
 
@@ -260,10 +264,11 @@ def _described(row: Row) -> str:
 def near_duplicates(
     pictures: Pictures, in_train: Mask, labels: IntArray, until: int
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yields indices (K,) and (K,) of pairs of the same picture that matter.
+    """Yields the indices (K,) and (K,) of pairs of the same picture, block by block.
 
-    A pair matters if only one image is in `in_train` (N,), or if their `labels` (N,) differ. The
-    first image of a pair lies before the second, and before `until`.
+    Pairs are yielded if one image is in train and the other is not, by `in_train` (N,), or if the
+    labels differ, by `labels` (N,). The first index of a pair is below the second, and below
+    `until`.
     """
     mirrored = pictures.mirrored()
     plain_vectors = _standardise(pictures.thumbnails)  # (N, THUMBNAIL_SIDE * THUMBNAIL_SIDE)
@@ -271,7 +276,7 @@ def near_duplicates(
 
     blocks = range(0, until, IMAGES_AT_ONCE)
     for start in tqdm(blocks, "comparing images", unit="blocks", disable=None, delay=1):
-        # (M,), compared with all from `start`
+        # (M,), the images that are compared with all images from `start`
         rows = np.arange(start, min(start + IMAGES_AT_ONCE, until))
         across = in_train[rows, None] != in_train[start:]  # (M, N - start)
         matters = across | (labels[rows, None] != labels[start:])
@@ -281,13 +286,14 @@ def near_duplicates(
         for view, vectors in ((pictures, plain_vectors), (mirrored, mirrored_vectors)):
             correlations = plain_vectors[rows] @ vectors[start:].T
             candidates = matters & ~same & (correlations >= SAME_CORRELATION)
-            pairs = np.argwhere(candidates)  # (K, 2), few of all pairs
+            pairs = np.argwhere(candidates)  # (K, 2)
             first_squares = pictures.squares[start + pairs[:, 0]]
             second_squares = view.squares[start + pairs[:, 1]]
             for i, j in pairs[_faces_overlap(first_squares, second_squares)].tolist():
                 first = start + i
                 second = start + j
-                # A crop that is also in another split must not be learned, also by another label.
+                # For crops in train and in another split, the less strict comparison is used, as if
+                # the labels were equal: such a picture must not be learned under any label.
                 crops = np.isnan(pictures.squares[[first, second], 0]).all()
                 crops_across = crops and in_train[first] != in_train[second]
                 same_label = bool(labels[first] == labels[second] or crops_across)
@@ -298,10 +304,10 @@ def near_duplicates(
 
 
 def _faces_overlap(first: Array, second: Array) -> Mask:
-    """Returns for which of K pairs of faces (K, 4) and (K, 4) each centre is near the other (K,).
+    """Returns a mask (K,) of the pairs of faces, in squares (K, 4) and (K, 4), with near centres.
 
-    A face without a square fills its picture: it overlaps with others like it, and with large
-    faces.
+    A face without a square fills the picture. Two faces that fill their pictures, or nearly so,
+    also count as overlapping.
     """
     large = _fills(first) & _fills(second)
 
@@ -316,16 +322,16 @@ def _faces_overlap(first: Array, second: Array) -> Mask:
 
 
 def _fills(squares: Array) -> Mask:
-    """Returns which faces (N, 4) fill more than about half of their picture."""
+    """Returns a mask (N,) of the squares (N, 4) that fill about half of the picture or more."""
     sides = squares[:, 2:] - squares[:, :2]
     return np.asarray(np.isnan(sides[:, 0]) | (sides.max(1) >= FILLED_SHARE - 0.1))
 
 
 def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
-    """Returns whether two pictures with similar thumbnails are the same where each has its face.
+    """Returns whether two pictures with similar thumbnails are the same in the square of each face.
 
-    With different labels, each part of the face must be the same: one person may show both
-    expressions.
+    With different labels, each part of the face must be the same: the pictures may show two
+    expressions of one person.
     """
     if not _same_at_face(first, i, second, j, same_label):
         return False
@@ -333,7 +339,7 @@ def same_face(first: Pictures, i: int, second: Pictures, j: int, same_label: boo
 
 
 def _same_at_face(first: Pictures, i: int, second: Pictures, j: int, same_label: bool) -> bool:
-    """Returns whether two pictures are the same where the first has its face."""
+    """Returns whether two pictures are the same in the square of the first picture's face."""
     square = first.squares[i]
     if np.isnan(square[0]) or np.isnan(second.squares[j, 0]):
         views = [first.thumbnails[i], second.thumbnails[j]]
@@ -347,25 +353,25 @@ def _same_at_face(first: Pictures, i: int, second: Pictures, j: int, same_label:
 
 
 def local_difference(vectors: Float32Array, correlation: float) -> float:
-    """Returns the largest difference of two pictures in a part, in units of their contrast.
+    """Returns the largest difference between two pictures in a part, in units of the contrast.
 
-    Vectors (2, THUMBNAIL_SIDE * THUMBNAIL_SIDE) are the pictures' thumbnails, standardised.
+    `vectors` (2, THUMBNAIL_SIDE * THUMBNAIL_SIDE) are the standardised thumbnails of the pictures.
     """
     residual = vectors[0] - correlation * vectors[1]
     difference = THUMBNAIL_SIDE * residual.reshape(THUMBNAIL_SIDE, THUMBNAIL_SIDE)
     parts = cv2.blur(difference**2, (PART_SIDE, PART_SIDE))
-    inside = slice(PART_SIDE // 2, -(PART_SIDE // 2))  # without parts that extend beyond the border
+    inside = slice(PART_SIDE // 2, -(PART_SIDE // 2))  # leaves out parts that cross the border
     return float(np.sqrt(parts[inside, inside].max()))
 
 
 def _cut(pictures: Pictures, row: int, place: Array) -> Image:
-    """Cuts a place (4,) of a picture out of its close-up.
+    """Cuts a place (4,), xyxy as fractions of a picture's sides, out of the picture's close-up.
 
-    A close-up shows the square of a face and half of the square on each side.
+    A close-up shows the square of a face, with a margin of half the side.
     """
     square = pictures.squares[row]
     size = square[2:] - square[:2]
-    scale = (place[2:] - place[:2]) / size  # pixels of the close-up for each of the result
+    scale = (place[2:] - place[:2]) / size  # pixels of the close-up per pixel of the result
     start = (place[:2] - square[:2] + size / 2) / (2 * size) * CLOSE_UP_SIDE
     matrix = np.column_stack([np.diag(scale), start + 0.5 * scale - 0.5])
     pixels = np.ascontiguousarray(pictures.close_ups[row])
@@ -381,12 +387,12 @@ def _cut(pictures: Pictures, row: int, place: Array) -> Image:
 
 
 def _standardise(pixels: Image) -> Float32Array:
-    """Returns pictures (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE) as vectors of mean 0 and length 1.
+    """Returns pictures (N, THUMBNAIL_SIDE, THUMBNAIL_SIDE) as vectors with mean 0 and length 1.
 
-    The product of two vectors is the correlation of the pictures.
+    The product of two vectors is the correlation between the pictures.
     """
     flat = pixels.reshape(-1, THUMBNAIL_SIDE * THUMBNAIL_SIDE).astype(np.float32)
     flat -= flat.mean(1, keepdims=True)
     length = np.linalg.norm(flat, axis=1, keepdims=True)
-    flat /= np.maximum(length, 1e-6)  # a uniform image correlates with none
+    flat /= np.maximum(length, 1e-6)  # a uniform image correlates with no image
     return flat

@@ -1,4 +1,4 @@
-"""Any data set in folders named after its classes.
+"""Any data set in folders that are named after classes.
 
 With splits or without:
 
@@ -8,9 +8,9 @@ With splits or without:
     happy/anna/*.jpg                                       a folder for each person, with splits or
     without
 
-A folder named `test` or `val` is a class if there are other folders but no train.
+A folder named `test` or `val` is a class if there are other folders, but no train folder.
 
-With a table of targets for heads (`targets`), photos need no class: see `read_listed`.
+With a table of targets for heads (`targets`), photos need no class (see `read_listed`).
 """
 
 from collections import defaultdict
@@ -32,7 +32,7 @@ from fer_vit.tables.paths import match_paths
 from fer_vit.texts import as_text
 from fer_vit.wording import counted, fill_docstring, join_names, list_names
 
-NO_TARGETS = "no row in the table of targets"  # why a photo is dropped
+NO_TARGETS = "no row in the table of targets"  # the reason for a dropped photo
 MIN_PERSON_FOLDERS = 3  # one person for each split; fewer folders may have another meaning
 
 
@@ -40,17 +40,17 @@ MIN_PERSON_FOLDERS = 3  # one person for each split; fewer folders may have anot
 def read(root: Path, targets: Path | None = None) -> Reading:
     """Reads images from class folders, sorted by path.
 
-    Labels are in FERPlus' order, then others alphabetically. System folders and hidden files are
-    not read. Images may be at any depth below a class folder; a folder directly in it names a
-    person. Without val, a fixed tenth of train (of its persons, if known) becomes val; without any
-    splits, another tenth becomes test. What is not read is counted in the notes. Raises FerVitError
-    when the folders could mean something else, see `layout`.
+    Labels are in FERPlus' order, followed by all other labels alphabetically. System folders and
+    hidden files are not read. Images may be at any depth below a class folder; a folder directly in
+    a class folder names a person. Without val, a fixed tenth of train (of the persons, if known)
+    becomes val; without any splits, another tenth becomes test. Notes count the files that are not
+    read. Raises FerVitError when the folders are ambiguous (see `layout`).
 
     Args:
         root: The folder.
-        targets: For folder: a table with targets of {HEADS}. It has the column
+        targets: For folder: a table with targets of {HEADS}. The table has the column
             path and columns such as AU1 and AU12, move_mouthSmileLeft, yaw, valence; it may have
-            split, label and person. Photos without a row are left out unless they have a class.
+            split, label and person. A photo without a row is left out, unless it has a class.
     """
     listing = list_folder(root) if root.is_dir() else Listing()
     photos = listing.with_suffixes(PHOTO_SUFFIXES)
@@ -62,8 +62,9 @@ def read(root: Path, targets: Path | None = None) -> Reading:
         raise not_found(root, "the images that the table of targets names")
     table = read_targets(targets)
     names = [path.relative_to(root).as_posix() for path in photos]
-    matches = match_paths(names, table.paths, targets, partial=True)  # rows of N photos; -1: none
-    table_rows = {}  # rows of the table by the photo's name
+    # (N,), the row of the table for each photo; -1: no row
+    matches = match_paths(names, table.paths, targets, partial=True)
+    table_rows = {}  # the index of the row in the table, by the name of the photo
     for name, index in zip(names, matches.tolist(), strict=True):
         if index >= 0:
             table_rows[name] = index
@@ -80,7 +81,8 @@ def read(root: Path, targets: Path | None = None) -> Reading:
 
     reading.outputs = table.outputs
     reading.notes += table.notes
-    without_photo = np.setdiff1d(np.arange(len(table.paths)), matches)  # rows of the table
+    # the rows of the table that match no photo
+    without_photo = np.setdiff1d(np.arange(len(table.paths)), matches)
     if len(without_photo):
         example = printable(short(table.paths[without_photo[0]]))
         reading.notes.append(
@@ -91,7 +93,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
 
 
 def _name_expressions(folders: list[tuple[str, ...]]) -> bool:
-    """Returns whether any of the folders of photos is named after an expression."""
+    """Returns whether any folder of the photos is named after an expression."""
     names = set().union(*folders)
     return any(canonical(name) in EXPRESSIONS for name in names)
 
@@ -115,7 +117,7 @@ def _read_classes(
 
 
 def _with_val(root: Path, reading: Reading) -> Reading:
-    """Adds notes about missing splits, and holds out val if it is one of them."""
+    """Adds notes about missing splits to a reading, and holds out val if val is missing."""
     reading.notes += missing_splits(reading.rows, root)
     if any(row.split == "val" for row in reading.rows):
         return reading
@@ -123,11 +125,17 @@ def _with_val(root: Path, reading: Reading) -> Reading:
 
 
 def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading:
-    """Reads the photos of a table of targets, by name and row, whose folders do not name classes.
+    """Reads photos that have a row in a table of targets, and whose folders do not name classes.
 
-    Columns give split, label and person, and may be absent. Else split folders give the split, or
-    tenths of the persons become val and test; the first folder (below a split folder) is the
-    person, as data sets of action units have it; and no photo has a label.
+    The columns `split`, `label` and `person` may be absent. Without `split`, split folders give the
+    split; without split folders, tenths of the persons become val and test. Without `label`, no
+    photo has a label. Without `person`, the first folder (below a split folder) names the person,
+    as in data sets of action units.
+
+    Args:
+        root: The folder of the photos.
+        rows: The index of the row in the table, by the name of the photo.
+        table: The table.
     """
     columns = table.describing
     tops = {name.split("/")[0] for name in rows}
@@ -174,13 +182,16 @@ def read_listed(root: Path, rows: dict[str, int], table: TargetTable) -> Reading
 
 
 def _in_order(labels: set[str]) -> tuple[str, ...]:
-    """Returns labels in FERPlus' order, then others alphabetically."""
+    """Returns expressions in FERPlus' order, followed by all other labels alphabetically."""
     expressions = [name for name in EXPRESSIONS if name in labels]
     return (*expressions, *sorted(labels.difference(EXPRESSIONS)))
 
 
 def _meaning_of(word: str, meanings: dict[str, Split], name: str) -> Split:
-    """Returns the split that a word for a photo means; raises FerVitError if it means none."""
+    """Returns the split that a word in the column `split` means.
+
+    Raises FerVitError for a word without a meaning.
+    """
     if word not in meanings:
         raise FerVitError(
             f"Expected train, val or test in the column `split` of the table of targets for "
@@ -219,7 +230,7 @@ def _hold_out_both(root: Path, reading: Reading) -> Reading:
 
 
 def _left_out(root: Path, listing: Listing, photos: list[Path], layout: Layout) -> list[str]:
-    """Returns notes about files and class folders that are not read."""
+    """Returns notes about files that are not read, and about class folders without an image."""
     notes = []
     beside = sum(path.parent == root for path in photos)
     if beside:
@@ -244,7 +255,7 @@ def _spellings(layout: Layout) -> list[str]:
         if place:
             spelled[place.split, canonical(place.label)].add(place.label)
 
-    notes = {}  # one for each class, although several splits may have its folders
+    notes = {}  # one note per class, although several splits may have folders of the class
     for (_, label), names in spelled.items():
         if len(names) > 1:
             notes[label] = f"Read as one class, {label}: {list_names(sorted(names))}."
@@ -252,9 +263,9 @@ def _spellings(layout: Layout) -> list[str]:
 
 
 def _unify_persons(reading: Reading, folders_text: str = "folders below the classes") -> None:
-    """Gives each person in `reading` one spelling; removes the persons if there are too few.
+    """Gives each person in `reading` one spelling; removes persons if there are too few folders.
 
-    Notes name the folders of the persons by `folders_text`.
+    `folders_text` names the folders of the persons in notes.
     """
     spelled = _spell_persons(reading)
     if len(spelled) >= MIN_PERSON_FOLDERS:
@@ -274,7 +285,7 @@ def _unify_persons(reading: Reading, folders_text: str = "folders below the clas
 
 
 def _spell_persons(reading: Reading) -> list[str]:
-    """Gives each person in `reading` the first spelling of their name; returns the names."""
+    """Gives each person in `reading` the first spelling of the name; returns the names."""
     spelled: dict[str, str] = {}
     for row in reading.rows:
         name = row.extra.get(PERSON_COLUMN)

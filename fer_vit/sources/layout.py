@@ -1,8 +1,8 @@
-"""What the folders of a data set mean: splits, classes and persons.
+"""Finds out which folders of a data set are splits, classes and persons.
 
-Read are CLASS/..., SPLIT/CLASS/... and CLASS/SPLIT/...; a folder directly in a class folder, or in
-its split folder, names a person. What could mean something else is an error, because a wrong guess
-trains a wrong model.
+The layouts are CLASS/..., SPLIT/CLASS/... and CLASS/SPLIT/... In all of them, a folder directly
+below class and split names a person. Ambiguous folders are an error, because a wrong guess trains a
+wrong model.
 """
 
 import re
@@ -17,7 +17,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.wording import counted, list_names
 
-_WORDS = {  # words for a split; an evaluation split is the test split, or val beside a test split
+_WORDS = {  # words for a split; "evaluation" is the test split, or val beside a test split
     "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
     "val": "val vals valid valids validation validate validating vld vd va "
     "dev devel development tune tuning",
@@ -31,11 +31,11 @@ _FILL = """
     crop crops cropped aligned new the my
 """
 _USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
-_SHORT = 3  # up to this length a split's word may be a name or initials
+_SHORT = 3  # a word for a split with at most this many letters may be a name or initials
 
 
 def _split_pattern(words: str) -> re.Pattern[str]:
-    """Returns a pattern of one of some words, with any filler words around it."""
+    """Returns a pattern that matches one of the words, with filler words around it."""
     fillers = "|".join(sorted(_FILL.split(), key=len, reverse=True))
     choices = "|".join(words.split())
     return re.compile(rf"(?:{fillers})*(?:{choices})(?:{fillers})*")
@@ -66,7 +66,7 @@ def _meaning(name: str) -> str | None:
 
 
 def split_names(names: Iterable[str]) -> dict[str, Split]:
-    """Returns the split of each folder name that means one, in any case and spelling."""
+    """Returns the split of each folder name that means a split, in any case and spelling."""
     meanings = {}
     for name in names:
         meaning = _meaning(name)
@@ -74,7 +74,7 @@ def split_names(names: Iterable[str]) -> dict[str, Split]:
             meanings[name] = meaning
 
     as_split: dict[str, Split] = {split: split for split in SPLITS}
-    # Beside a test split, folders for evaluation are val.
+    # beside a test split and without val, folders for evaluation are val
     as_split["evaluation"] = "test"
     if "test" in meanings.values() and "val" not in meanings.values():
         as_split["evaluation"] = "val"
@@ -87,7 +87,7 @@ def is_surely_split(name: str) -> bool:
 
 
 def _mentions(name: str) -> set[str]:
-    """Returns the meanings of the words in a name such as `happy_train`."""
+    """Returns the splits that words in a name mean, such as train in `happy_train`."""
     meanings = set()
     for word in re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name):
         meaning = _meaning(word)
@@ -96,7 +96,7 @@ def _mentions(name: str) -> set[str]:
     return meanings
 
 
-def _name_splits(names: Iterable[str]) -> bool:
+def _mention_several_splits(names: Iterable[str]) -> bool:
     """Returns whether names mention more than one split."""
     mentioned = set()
     for name in names:
@@ -107,25 +107,25 @@ def _name_splits(names: Iterable[str]) -> bool:
 class Place(NamedTuple):
     """What the folders of a photo mean."""
 
-    split: Split | None  # None where no folder means a split
+    split: Split | None  # None: no folder means a split
     label: str  # the name of the class folder
-    person: str | None
+    person: str | None  # the name of the person's folder
 
 
 @dataclass
 class Layout:
-    """The place of each photo, None for one that is in none, and notes for the user."""
+    """What the folders of all photos mean."""
 
-    places: list[Place | None] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    class_depth: int = 1  # folders from the root to a class folder
+    places: list[Place | None] = field(default_factory=list)  # None: the photo is not read
+    notes: list[str] = field(default_factory=list)  # for the user
+    class_depth: int = 1  # how many folders deep a class folder lies below the root
 
 
 Folders = tuple[str, ...]  # the folders of a photo from the root down, without the file name
 
 
 def find_layout(photos: Sequence[Folders]) -> Layout:
-    """Returns what the folders of photos mean; raises FerVitError where that is not clear."""
+    """Returns what the folders of photos mean; raises FerVitError for ambiguous folders."""
     tops = sorted({folders[0] for folders in photos if folders})
     splits = split_names(tops)
     classes = [name for name in tops if name not in splits]
@@ -138,7 +138,7 @@ def find_layout(photos: Sequence[Folders]) -> Layout:
 
 
 def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: list[str]) -> Layout:
-    """Reads SPLIT/CLASS/...; the folders `unread` lie beside the splits."""
+    """Reads SPLIT/CLASS/...; `unread` are the folders beside the split folders."""
     layout = Layout(notes=_note_guessed_splits(splits), class_depth=2)
     for folders in photos:
         place = None
@@ -165,7 +165,7 @@ def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: li
 
 
 def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: list[str]) -> Layout:
-    """Reads CLASS/... or CLASS/SPLIT/...; `splits` without train are classes, too."""
+    """Reads CLASS/... or CLASS/SPLIT/...; the folders in `splits` are classes, too."""
     subfolders: dict[str, set[str]] = defaultdict(set)
     for folders in photos:
         if len(folders) > 1:
@@ -191,7 +191,7 @@ def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: l
 def _split_second(
     photos: Sequence[Folders], splits: dict[str, Split], subfolders: dict[str, set[str]]
 ) -> Layout:
-    """Reads CLASS/SPLIT/..., given the splits of folder names and the folders in each class."""
+    """Reads CLASS/SPLIT/..., by the split of each folder name, and the folders in each class."""
     classes = {folders[0] for folders in photos if folders}
     without_folders = sorted(classes - subfolders.keys())
     if without_folders:
@@ -217,7 +217,7 @@ def _split_second(
 
 
 def _read_place(split: Split | None, label: str, below: Folders) -> Place:
-    """Returns a place; raises FerVitError for a folder below a class that is named like a split."""
+    """Returns a place; raises FerVitError if a folder below the class is named like a split."""
     for name in below:
         if is_surely_split(name):
             raise FerVitError(
@@ -232,7 +232,12 @@ def _read_place(split: Split | None, label: str, below: Folders) -> Place:
 def _check_tops(
     classes: list[str], splits: dict[str, Split], subfolders: dict[str, set[str]]
 ) -> None:
-    """Raises FerVitError when folders at the top may be splits without a usual name."""
+    """Raises FerVitError when folders that would be read as classes look like splits.
+
+    There are three cases. Classes are at the top, and again inside a split (`happy`, `val/happy`),
+    so a train folder is missing. Or names mention splits (`happy_train`, `happy_test`). Or names
+    are numbered parts of a data set (`fold1`, `fold2`).
+    """
     labels = {canonical(name) for name in classes}
     for name in splits:
         labels_inside = {canonical(label) for label in subfolders[name]}
@@ -243,7 +248,7 @@ def _check_tops(
             )
 
     tops = [*classes, *splits]
-    if _name_splits(tops):
+    if _mention_several_splits(tops):
         raise FerVitError(
             f"Expected class folders, but got {list_names(sorted(tops))}, which name splits. "
             "Use train/CLASS, val/CLASS and test/CLASS."
@@ -257,14 +262,14 @@ def _check_tops(
 
 
 def _check_persons(places: Sequence[Place]) -> None:
-    """Raises FerVitError when the classes may be persons, or parts, with classes inside."""
-    persons: dict[str, set[str]] = defaultdict(set)  # by class
+    """Raises FerVitError when folders of persons look like splits, or like classes."""
+    persons: dict[str, set[str]] = defaultdict(set)  # the names of persons by class
     for place in places:
-        of_class = persons[canonical(place.label)]
+        in_class = persons[canonical(place.label)]
         if place.person:
-            of_class.add(place.person)
+            in_class.add(place.person)
     names = set().union(*persons.values())
-    if _name_splits(names):
+    if _mention_several_splits(names):
         raise FerVitError(
             f"Expected persons' folders in the classes, but got {list_names(sorted(names))}, which "
             "name splits. Use CLASS/train, CLASS/val and CLASS/test."
@@ -277,8 +282,8 @@ def _check_persons(places: Sequence[Place]) -> None:
     named_like_classes = {canonical(name) for name in names} & set(EXPRESSIONS)
     like_classes = len(named_like_classes) >= 2 and 2 * len(named_like_classes) >= len(names)
 
-    # every class has the same few folders, whose names do not look like persons
-    crossed = len(persons) > 1 and all(of_class == names for of_class in persons.values())
+    # all classes have the same few folders, with names that do not look like persons
+    crossed = len(persons) > 1 and all(in_class == names for in_class in persons.values())
     few = len(names) == 2 or 2 <= 2 * len(names) <= len(persons)
     numbered = all(_PERSON.search(name) for name in names)
     unclear = crossed and few and len(names) > 1 and not numbered
@@ -292,7 +297,7 @@ def _check_persons(places: Sequence[Place]) -> None:
 
 
 def _note_guessed_splits(splits: dict[str, Split]) -> list[str]:
-    """Returns a note about folders whose split is guessed from an unusual name."""
+    """Returns a note about the splits of folders if a name is unusual, or two have one split."""
     usual = {name.casefold() for name in splits} <= _USUAL
     distinct = len(set(splits.values())) == len(splits)
     if usual and distinct:

@@ -1,7 +1,7 @@
-"""The movements of drawn faces: of each expression, and as targets of heads.
+"""The movements of drawn faces: the movements of each expression, and the targets of heads.
 
-Two expressions of one person differ in known regions (`differing_regions`), at most one pixel
-outside their boxes.
+Two expressions of one person differ only in known regions (`differing_regions`), and at most one
+pixel outside of the regions' boxes.
 """
 
 from typing import NamedTuple
@@ -20,24 +20,24 @@ class Parameters(NamedTuple):
     """The movements of an expression: 0 is neutral, 1 or -1 the full movement.
 
     A name begins with the feature that moves. The movement stays inside the boxes of the regions
-    whose names end with the feature.
+    with names that end with the feature.
     """
 
     brow_raise: float = 0.0
-    brow_slope: float = 0.0  # inner ends down, outer ends up
+    brow_slope: float = 0.0  # inner ends move down, outer ends up
     brow_squeeze: float = 0.0  # inner ends move together
     eye_opening: float = 0.0
     nose_wrinkle: float = 0.0
-    mouth_curve: float = 0.0  # corners up
+    mouth_curve: float = 0.0  # both corners move up
     mouth_opening: float = 0.0
     mouth_width: float = 0.0
-    mouth_asymmetry: float = 0.0  # only one corner up
-    mouth_sneer: float = 0.0  # upper lip up, teeth bare
+    mouth_asymmetry: float = 0.0  # only one corner moves up
+    mouth_sneer: float = 0.0  # the upper lip moves up and shows the teeth
 
 
 EXPRESSION_MOVEMENTS = {
-    # Fewer movements than real faces (anger does not narrow the eyes): few regions make the ground
-    # truth sharp.
+    # Fewer movements than in real faces (anger does not narrow the eyes): with few moved regions,
+    # the ground truth for explanations is sharp.
     "neutral": Parameters(),
     "happiness": Parameters(mouth_curve=1.0, mouth_opening=0.6, mouth_width=0.2),
     "surprise": Parameters(brow_raise=1.0, eye_opening=1.0, mouth_opening=1.0, mouth_width=-1.0),
@@ -48,7 +48,7 @@ EXPRESSION_MOVEMENTS = {
     "contempt": Parameters(mouth_asymmetry=1.0),
 }
 
-# Smallest and largest movements of faces without an expression. The ends have intensity 1.
+# Smallest and largest movements of faces without an expression. Both ends have intensity 1.
 MOVEMENT_RANGES = {
     "brow_raise": (-0.6, 1.0),  # brows do not reach the eyes
     "brow_slope": (-1.0, 1.0),
@@ -62,16 +62,16 @@ MOVEMENT_RANGES = {
     "mouth_sneer": (0.0, 1.0),
 }
 
-# largest shift of a person's parameters from the table's, the same in all expressions of that
-# person
+# largest difference between a person's parameters and `EXPRESSION_MOVEMENTS`; a person has the same
+# difference in all expressions
 JITTER = 0.18
-BROW_RISE = 0.055  # of raised brows
-EYE_OPENING = 0.65  # growth of the height of opened eyes
-# how far the upper and the lower lip move away from the line between them
+BROW_RISE = 0.055  # how far fully raised brows move up
+EYE_OPENING = 0.65  # relative growth in height of fully opened eyes
+# how far the upper and the lower lip move away from the line between the lips
 OPENED_LIPS = (0.065, 0.080)
 SNEERING_LIPS = (0.045, 0.010)
-LOOKS = {  # lowest and highest value of everything in a picture except the expression
-    # How the face's frame lies in the image.
+LOOKS = {  # lowest and highest value of each property of a picture besides the expression
+    # The place of the face in the image.
     "roll": (-12.0, 12.0),  # degrees
     "scale": (0.90, 1.04),
     "shift_x": (-0.04, 0.04),
@@ -102,8 +102,8 @@ LOOKS = {  # lowest and highest value of everything in a picture except the expr
     "mouth_y": (0.754, 0.774),
     "mouth_width": (0.136, 0.152),
     "lip": (0.020, 0.030),
-    "intensity": (0.65, 1.00),  # of every expression
-    "side": (-1.0, 1.0),  # its sign is the side on which an asymmetric mouth rises
+    "intensity": (0.65, 1.00),  # scale of the movements of an expression
+    "side": (-1.0, 1.0),  # the sign is the side on which an asymmetric mouth rises
     # The light.
     "gain": (0.75, 1.05),
     "gradient_x": (-0.30, 0.30),
@@ -113,7 +113,7 @@ LOOKS = {  # lowest and highest value of everything in a picture except the expr
 
 
 def differing_regions(first: str, second: str) -> frozenset[str]:
-    """Returns the regions (`face.crop.REGIONS`) in which expressions of one person differ."""
+    """Returns the regions (`face.crop.REGIONS`) in which two expressions of one person differ."""
     features = set()
     for name, a, b in zip(
         Parameters._fields, expression_values(first), expression_values(second), strict=True
@@ -121,16 +121,16 @@ def differing_regions(first: str, second: str) -> frozenset[str]:
         if a != b:
             features.add(name.split("_")[0])
 
-    # Regions of both sides end in the feature, such as left_brow.
+    # the names of regions end with the feature, such as left_brow
     regions = [region for region in REGIONS if region.endswith(tuple(features))]
     return frozenset(regions)
 
 
-YAW_DEGREES = 1000  # of a drawn yaw of 1: faces turn by up to 22 degrees
+YAW_DEGREES = 1000  # a drawn yaw of 1 in degrees; drawn yaws are up to 0.022, or 22 degrees
 
-# Movements of a drawn face. As in `Parameters`, a name begins with the feature that moves.
-# A sneer has none: a picture does not show where the lips of a person rest, so that a raised upper
-# lip looks like a mouth that is curved and open.
+# The movements of a drawn face that are targets. As in `Parameters`, a name begins with the feature
+# that moves. A sneer is no target: a picture does not show the rest position of a person's lips, so
+# a raised upper lip looks like a mouth that is curved and open.
 DRAWN_MOVEMENTS = (
     "browRaise",
     "browLower",
@@ -152,16 +152,16 @@ DRAWN_OUTPUTS = {
 
 
 def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
-    """Returns the targets of a drawn face by column, from what a picture shows of its movements.
+    """Returns the targets of a drawn face by column, from the movements that a picture shows.
 
-    A movement is the part of a parameter above 0 (or below), as a part of its range, at most 1.
-    Valence is the curve of the mouth, less the sneer. Arousal is the mean of opened eyes and mouth,
-    from -1 for neutral ones.
+    The target of a movement is the parameter divided by one end of `MOVEMENT_RANGES`, clipped to
+    [0, 1]. Valence is the curve of the mouth minus the sneer. Arousal is the opening of the eyes
+    plus the opening of the mouth, minus 1. Both are clipped to [-1, 1].
     """
     movements = shown_movements(look, movements)
     corner = "mouthCornerUpLeft" if look["side"] > 0 else "mouthCornerUpRight"
     sources = {
-        # the parameter, and the end of its range
+        # the parameter, and the end of the parameter's range (0: lowest, 1: highest)
         "browRaise": ("brow_raise", 1),
         "browLower": ("brow_raise", 0),
         "browSqueeze": ("brow_squeeze", 1),
@@ -186,9 +186,9 @@ def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
 def shown_movements(look: Appearance, movements: Parameters) -> Parameters:
     """Returns the movements that a picture shows.
 
-    A picture does not show how high the brows of a person are at rest, and how open the eyes: both
-    are measured from the mean person's. An open mouth is the gap between the lips, to which a sneer
-    adds.
+    A picture does not show how high the brows of a person are at rest, and how open the eyes are:
+    both are measured from the mean person. An open mouth is the gap between the lips; a sneer adds
+    to the gap.
     """
     usual_y = float(np.mean(LOOKS["brow_y"]))
     usual_height = float(np.mean(LOOKS["eye_height"]))
@@ -204,7 +204,7 @@ def shown_movements(look: Appearance, movements: Parameters) -> Parameters:
 
 
 def expression_values(expression: str) -> Array:
-    """Returns the movements of an expression (10,), in the order of `Parameters`."""
+    """Returns the movements (10,) of an expression, in the order of `Parameters`."""
     if expression not in EXPRESSION_MOVEMENTS:
         raise FerVitError(
             f"Expected one of the expressions {', '.join(EXPRESSION_MOVEMENTS)}, but got "

@@ -5,14 +5,14 @@ Action units, as in lists of DISFA, BP4D and Aff-Wild2:
     path,AU1,AU2,AU4,AU12
     SN001/000123.png,0,3,,5
 
-All that a table may have:
+The kinds of columns that a table may have:
 
     path,split,label,person,move_mouthSmileLeft,yaw,valence,arousal
 
 Action units become movements: `AU1`, `au_01` and `AU01_r` are `move_AU01`, `AU12L` is
-`move_AU12Left`. If any of their values in a table is above 1, all are intensities from 0 to 5, and
-are divided by 5. The numbers by which these data sets mark a missing annotation are read as unknown
-(`UNANNOTATED`), and counted.
+`move_AU12Left`. If any action unit in a table has a value above 1, all action units are intensities
+from 0 to 5, and are divided by 5. These data sets have codes for a missing annotation
+(`UNANNOTATED`): such a code is read as unknown, and counted.
 """
 
 import math
@@ -35,8 +35,8 @@ from fer_vit.wording import counted, list_names
 
 DESCRIBING = ("split", "label", "person")  # columns that describe a photo
 
-# A column of an action unit. `_r` and `_c` in small letters are OpenFace's for an intensity and an
-# occurrence.
+# The name of a column of an action unit. `_r` and `_c`, in small letters, are OpenFace's suffixes
+# for an intensity and an occurrence.
 ACTION_UNIT = re.compile(
     r"AU[ _-]?0*(?P<number>[1-9]\d?)"
     r"(?:(?-i:_(?P<kind>[rc]))|[ _-]?(?P<side>left|right|l|r))?",
@@ -45,13 +45,13 @@ ACTION_UNIT = re.compile(
 
 SIDE_WORDS = {"l": "Left", "r": "Right"}
 
-MAX_INTENSITY = 5.0  # the intensity E of an action unit, the largest
+MAX_INTENSITY = 5.0  # the largest intensity of an action unit, E
 INTENSITIES = f"intensities from 0 to {MAX_INTENSITY:g}, and divided by that"
 
-# The largest intensity and occurrence in OpenFace's columns, by their suffix.
+# The largest intensity and occurrence in OpenFace's columns, by the suffix of the column.
 OPENFACE_MAXIMA = {"r": MAX_INTENSITY, "c": 1.0}
 
-# Numbers that mark a face without annotation. For movements, of action units alone.
+# The codes for a face without annotation. The codes for movements apply to action units only.
 UNANNOTATED: dict[str, tuple[float, ...]] = {
     MOVEMENTS: (-1.0, 9.0, 999.0),  # Aff-Wild2; BP4D
     "affect": (-5.0, -2.0),  # Aff-Wild2; AffectNet
@@ -62,11 +62,11 @@ UNANNOTATED: dict[str, tuple[float, ...]] = {
 class Column:
     """A column of targets."""
 
-    name: str  # in the table
+    name: str  # the name in the table
     head: str
     output: str
     action_unit: bool = False
-    # by what its numbers are divided; None: the table's numbers of action units show it
+    # the divisor of the numbers; None: the numbers of all action units in the table decide
     scale: float | None = None
 
     @property
@@ -76,7 +76,7 @@ class Column:
 
     @property
     def unannotated(self) -> tuple[float, ...]:
-        """The numbers that mark a face without annotation."""
+        """The codes for a face without annotation."""
         if self.head == MOVEMENTS and not self.action_unit:
             return ()
         return UNANNOTATED.get(self.head, ())
@@ -86,14 +86,14 @@ class Column:
 class TargetTable:
     """The targets of N photos."""
 
-    paths: NDArray[np.object_]  # (N,), as the table spells them
-    values: dict[str, Array]  # by column of a manifest (N,); NaN: unknown
-    describing: dict[str, NDArray[np.object_]]  # by column of `DESCRIBING` (N,); None is empty
+    paths: NDArray[np.object_]  # (N,), as written in the table
+    values: dict[str, Array]  # (N,) by column of a manifest; NaN: unknown
+    describing: dict[str, NDArray[np.object_]]  # (N,) by column of `DESCRIBING`; None: empty cell
     notes: list[str]
 
     @property
     def outputs(self) -> dict[str, list[str]]:
-        """The outputs by head."""
+        """The names of the outputs by head."""
         return outputs_of([*self.values])
 
     def row(self, index: int) -> dict[str, float]:
@@ -110,8 +110,8 @@ def read_targets(path: Path) -> TargetTable:
     """Reads a table of targets.
 
     Raises:
-        FerVitError: There is no column `path` or none of targets, two columns name one output, an
-            image has two rows, or a value is out of range.
+        FerVitError: There is no column `path` or no column of targets, two columns name the same
+            output, an image has two rows, or a value is out of range.
     """
     if not path.is_file():
         raise FerVitError(f"Expected a table of targets, but there is none at {path}.")
@@ -136,7 +136,7 @@ def read_targets(path: Path) -> TargetTable:
 def find_columns(table: Table) -> list[Column]:
     """Returns the columns of targets.
 
-    Raises FerVitError when there is none, or when two name one output.
+    Raises FerVitError when there is no such column, or when two columns name the same output.
     """
     columns = []
     for name in table.names:
@@ -163,7 +163,7 @@ def find_columns(table: Table) -> list[Column]:
 
 
 def read_column(name: str) -> Column | None:
-    """Returns what the name of a column means; None if it is not of targets."""
+    """Returns the column of targets that a name means; None for a name of another column."""
     unit = ACTION_UNIT.fullmatch(name)
     if unit:
         side = SIDE_WORDS.get((unit["side"] or "").lower()[:1], "")
@@ -173,15 +173,15 @@ def read_column(name: str) -> Column | None:
     for spelled in (name, name.lower()):
         for head, outputs in outputs_of([spelled]).items():
             (output,) = outputs
-            if output:  # `move_` alone has none
+            if output:  # "" for the name `move_`
                 return Column(name, head, output, scale=1.0)
     return None
 
 
 def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values (N,) of columns that have any, by column of a manifest, and notes.
+    """Returns the values (N,) of columns that are not empty, by column of a manifest, and notes.
 
-    Values are in the range of their head. Raises FerVitError for others.
+    Raises FerVitError for a value out of the head's range.
     """
     file = table.path.name
     notes = []
@@ -212,7 +212,7 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
 def _name_targets(
     table: Table, values: Mapping[Column, Array]
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns the values by column of a manifest, without columns that are empty, and notes.
+    """Returns the values (N,) by column of a manifest, without empty columns, and notes.
 
     Raises FerVitError when all columns are empty.
     """
@@ -238,38 +238,41 @@ def _name_targets(
 
 
 def _read_annotations(table: Table, columns: Sequence[Column]) -> tuple[dict[Column, Array], int]:
-    """Returns the numbers of columns (N,), NaN: unknown, and how many marks mean unknown."""
-    mark = table.decimal_mark([column.name for column in columns])
+    """Returns the numbers (N,) of each column, and how many cells have a code of `UNANNOTATED`.
+
+    Numbers are NaN where a face is not annotated.
+    """
+    decimal_mark = table.decimal_mark([column.name for column in columns])
     values = {}
-    count = 0
+    num_unannotated = 0
     for column in columns:
         try:
-            cells = read_numbers(table[column.name], mark)
+            numbers = read_numbers(table[column.name], decimal_mark)
         except BadCellError as error:
             raise bad_target(
                 table.source, column.name, error.row, error.expected, error.cell
             ) from error
-        unannotated = np.isin(cells, column.unannotated)
-        count += int(unannotated.sum())
-        values[column] = np.where(unannotated, np.nan, cells)
-    return values, count
+        unannotated = np.isin(numbers, column.unannotated)
+        num_unannotated += int(unannotated.sum())
+        values[column] = np.where(unannotated, np.nan, numbers)
+    return values, num_unannotated
 
 
 def _action_unit_scale(values: Sequence[Array]) -> tuple[float, str]:
-    """Returns by what action units (N,) each are divided, and what their numbers mean."""
-    cells = np.concatenate(values)
-    cells = cells[np.isfinite(cells)]
-    if (cells > 1).any():
+    """Returns the divisor for the values (N,) of action units, and what the values mean."""
+    numbers = np.concatenate(values)
+    numbers = numbers[np.isfinite(numbers)]
+    if (numbers > 1).any():
         return MAX_INTENSITY, INTENSITIES
-    if np.isin(cells, (0, 1)).all():
+    if np.isin(numbers, (0, 1)).all():
         return 1.0, "occurrences, 0 or 1"
     return 1.0, "intensities from 0 to 1"
 
 
 def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
-    """Returns a line about columns that are not read, with what a misspelled one may mean.
+    """Returns a note about columns that are not read, with suggestions for misspelled names.
 
-    None: all are read.
+    None: all columns are read.
     """
     used = {PATH, *DESCRIBING} | {column.name for column in columns}
     names = [name for name in table.names if name not in used]
