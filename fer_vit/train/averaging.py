@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class EMA(WeightAveraging):
-    """Lightning's averaging of weights, as an exponential moving average on the model's device.
+    """Averages weights exponentially over the steps of a training, on the model's device.
 
-    The average keeps min(decay, (1 + n) / (10 + n)) of itself at step n, so that the first steps
-    soon lose weight: with a decay of 0.998 from the start, it was 15 points behind the newest
-    weights after six epochs on FERPlus.
+    At step n, the average keeps min(decay, (1 + n) / (10 + n)) of its value, so that the first
+    steps soon lose weight. With a decay of 0.998 from the start, the average was 15 points behind
+    the newest weights after six epochs on FERPlus.
 
     Args:
         decay: The largest share of the average that is kept at a step.
@@ -30,9 +30,9 @@ class EMA(WeightAveraging):
 
 
 def moving_average(average: Tensor, newest: Tensor, count: Tensor, decay: float) -> Tensor:
-    """Moves an average (...) towards the newest value (...), after `count` moves.
+    """Returns an average (...) moved towards the newest value (...), after `count` moves.
 
-    Counters are not averaged.
+    Counters are not averaged: the newest value is returned.
     """
     if not average.is_floating_point():
         return newest

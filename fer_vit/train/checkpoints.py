@@ -1,4 +1,4 @@
-"""The checkpoints of a run: written atomically, the newest one kept, resumed from any folder.
+"""Writes the checkpoints of a run atomically, keeps the newest one, and resumes from any folder.
 
 Lightning's private names are used here and in `run`, each with its reason.
 """
@@ -27,18 +27,18 @@ from fer_vit.train.log import log_once
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints atomically: in a scratch folder beside the target, flushed, then renamed.
 
-    Lightning itself writes to $TMPDIR and moves the file, which across disks is a copy over the
+    Lightning writes to $TMPDIR and moves the file. Across disks, moving copies the file over the
     previous checkpoint.
     """
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        """Loads a checkpoint on the CPU as untrusted: Lightning's own loading has no limits."""
+        """Loads a checkpoint on the CPU as untrusted; Lightning loads files without limits."""
         return load_checkpoint(Path(path))
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
-        """Writes a checkpoint; if that fails, the FerVitError names the newest one that exists."""
+        """Writes a checkpoint. If this fails, the FerVitError names the newest existing one."""
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -46,7 +46,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         kept = newest_checkpoint([file.parent])
         resume = "Start again"
         if kept:
-            resume = f"The previous one is kept: resume with `--ckpt_path {kept}`"
+            resume = f"The previous checkpoint is kept: resume with `--ckpt_path {kept}`"
 
         data = io.BytesIO()
         torch.save(checkpoint, data)
@@ -56,7 +56,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
-    """Returns the checkpoint to resume from: the newest last.ckpt, else the newest of any name."""
+    """Returns the checkpoint to resume from: the newest last.ckpt, else the newest file."""
     files = []
     for folder in folders:
         files += [path for path in folder.glob("*.ckpt") if path.exists()]
@@ -68,16 +68,16 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Keeps the newest epoch or validation as last.ckpt, or the step at which a signal ends a run.
+    """Saves last.ckpt after each epoch or validation, and at the step at which a signal ends a run.
 
-    ModelCheckpoint's own `save_last` keeps the last one that was among the best. Lightning saves
-    nothing on SIGTERM, and processes that receive it at different steps wait for each other
-    forever.
+    `save_last` of ModelCheckpoint keeps the newest checkpoint that was among the best. Lightning
+    saves nothing on SIGTERM, and its processes wait for each other forever if they receive SIGTERM
+    at different steps.
     """
 
     def __init__(self) -> None:
         super().__init__(filename="last", save_on_exception=True, enable_version_counter=False)
-        self.signal: signal.Signals | None = None  # that ends the run
+        self.signal: signal.Signals | None = None  # the signal that ends the run
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads nothing: Lightning would delete the predecessor that a checkpoint names."""
@@ -85,10 +85,10 @@ class LastCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Copies the best checkpoint into the folder of a resumed run, to keep its score.
+        """Copies the best checkpoint into the folder of a resumed run, to keep the best score.
 
-        The best one is searched beside the resumed one: the path that a checkpoint names may lead
-        anywhere.
+        The best checkpoint is searched beside the resumed one, because a path that is stored in a
+        checkpoint may lead anywhere.
         """
         resumed_folder = Path(str(trainer.ckpt_path)).parent
         for callback in trainer.checkpoint_callbacks:
@@ -126,15 +126,15 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         """Stops all processes after the same optimiser step.
 
-        Lightning then raises SIGTERMException where a run can resume. Private: a checkpoint amid
-        accumulated batches would lack their gradients, and only Lightning's own handler sets the
-        flag.
+        Lightning then raises SIGTERMException at a step from which a run can resume.
+        `_should_accumulate` is private: a checkpoint between accumulated batches would lack their
+        gradients. `_signal_connector` is private: only Lightning's handler sets the flag.
         """
         if not trainer.fit_loop._should_accumulate():
             self._stop_together(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves the epoch; stops if a signal came in a validation after the epoch's last step."""
+        """Saves the epoch; stops if a signal came in a validation after the last step."""
         super().on_train_epoch_end(trainer, pl_module)
         self._stop_together(trainer)
 
@@ -144,12 +144,12 @@ class LastCheckpoint(ModelCheckpoint):
         trainer._signal_connector.received_sigterm = stops
 
     def _take_over(self, trainer: L.Trainer) -> None:
-        """Notes a SIGTERM that Lightning's handler has received earlier."""
+        """Stores a SIGTERM that Lightning's handler received earlier."""
         if trainer._signal_connector.received_sigterm and self.signal is None:
             self.signal = signal.SIGTERM
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Lets a validation finish, because Lightning cannot resume one.
+        """Lets a validation finish after a signal, because Lightning cannot resume a validation.
 
         The run ends after the next step or epoch.
         """
@@ -164,13 +164,13 @@ class LastCheckpoint(ModelCheckpoint):
             super().on_exception(trainer, pl_module, exception)
 
     def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
-        # Private, both: a validation may lie amid accumulated batches.
+        # Both names are private: a validation may be between accumulated batches.
         skips = super()._should_skip_saving_checkpoint(trainer)
         return skips or trainer.fit_loop._should_accumulate()
 
     def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
-        # Private: epochs without a validation are saved, too; an epoch with one is saved after
-        # `checkpoint` has recorded the score.
+        # The name is private: an epoch without a validation is saved, too. An epoch with a
+        # validation is saved after `checkpoint` has recorded the score.
         return not trainer.validating or super()._should_save_on_train_epoch_end(trainer)
 
 
@@ -179,7 +179,7 @@ def _resumed_state(
 ) -> dict[str, Any]:
     """Returns the state of a callback that keeps the best checkpoint, for a resumed run.
 
-    The best checkpoint is searched in `resumed_folder`, beside the one that the run resumes from.
+    The best checkpoint is searched in `resumed_folder`, the folder of the resumed checkpoint.
     """
     folder = Path(callback.dirpath or "")
     best = resumed_folder / Path(state["best_model_path"]).name
@@ -201,8 +201,8 @@ def _resumed_state(
 
     if state["best_model_path"]:
         log_once(
-            f"No best checkpoint is beside the resumed one in {resumed_folder}: the search starts "
-            "over."
+            f"There is no best checkpoint in {resumed_folder}, the folder of the resumed one: the "
+            "search for the best epoch starts over."
         )
     worst = math.inf if callback.mode == "min" else -math.inf
     return {

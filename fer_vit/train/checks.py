@@ -1,4 +1,4 @@
-"""Checks of a manifest before a training: that there is something to learn and to choose by."""
+"""Checks before a training that heads have targets, and that the best epoch can be chosen."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from fer_vit.wording import list_names
 def check_learnable(
     manifest: Manifest, trained: Mapping[str, SharedOutputs], *, has_teachers: bool
 ) -> None:
-    """Raises FerVitError when a head or the expression cannot learn.
+    """Raises FerVitError when a head or the expression has no targets.
 
     Args:
         manifest: The faces.
@@ -48,7 +48,7 @@ def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[s
 
     Args:
         manifest: The faces.
-        monitored: The names of what the callbacks that save checkpoints compare.
+        monitored: The names of the metrics that callbacks compare to save checkpoints.
         trained: The further heads that are trained.
     """
     for name in monitored:

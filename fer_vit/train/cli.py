@@ -31,11 +31,11 @@ from fer_vit.train.task import FERTask
 
 
 def train(args: list[str]) -> str:
-    """Runs fit, validate or test with command-line words.
+    """Runs fit, validate or test with command-line words; returns the path of a checkpoint.
 
-    With `ckpt_path` the settings of the checkpoint are the defaults; options override them. Returns
-    the best checkpoint of a fit ("": none was written), or the evaluated one. Raises FerVitError
-    when an option is wrong, or the run fails for a known reason.
+    This is the best checkpoint of a fit ("": none was written), or the evaluated one. With
+    `ckpt_path`, the settings of the checkpoint are the defaults; options override them. Raises
+    FerVitError when an option is wrong, or the run fails for a known reason.
     """
     hide_noise()
     verb, *words = args
@@ -65,16 +65,17 @@ def train(args: list[str]) -> str:
         ValueError,
     ) as error:
         message = str(error).strip()
-        # An error from a worker has a traceback as its text; the last line is the message.
+        # The text of a worker's error is a traceback with the message in the last line.
         if "Traceback (most recent" in message:
             message = message.splitlines()[-1]
         raise FerVitError(" ".join(message.split())) from error
 
 
 def best_checkpoint(trainer: L.Trainer) -> str | None:
-    """Returns the path of the best checkpoint of a fit; empty if no epoch was validated.
+    """Returns the path of the best checkpoint of a fit; "" if no epoch was validated.
 
-    None: none was wanted, as after `--trainer.enable_checkpointing false` or in a dry run.
+    Returns None if no checkpoint was wanted, as by `--trainer.enable_checkpointing false` or in a
+    dry run.
     """
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return None
@@ -102,7 +103,7 @@ def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
     Args:
         config: A file or a shipped config.
         words: Options as words of the command line, such as `--trainer.max_epochs=3`.
-        **overrides: Options by name, which win: `fit("finetune", **{"data.manifest": path})`.
+        **overrides: Options by name, such as `**{"data.manifest": path}`; they win over `words`.
 
     Returns:
         The best checkpoint; "" if none was written.
@@ -117,22 +118,22 @@ def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
     try:
         return train(line)
     except FerVitError as error:
-        error.with_groups = True  # names like `model.lr` are what this function takes
+        error.with_groups = True  # this function takes names such as `model.lr`
         raise
 
 
 class RunWords(NamedTuple):
-    """What a run needs to know before its options can be parsed."""
+    """The words of the command line that are read before the options can be parsed."""
 
     options: list[str]  # the other words of the command line
-    configs: list[str]  # paths
+    configs: list[str]  # paths of configs
     checkpoint: Path | None
     model: str | None  # the class of a user's task
     task: TaskName | None
 
 
 def read_words(words: list[str]) -> RunWords:
-    """Reads task and checkpoint from the options, or else from the last config that names one."""
+    """Reads class, task and checkpoint from the options, or else from the last config with them."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-c", "--config", action="append", default=[], type=find_config)
     parser.add_argument("--ckpt_path")
@@ -141,7 +142,7 @@ def read_words(words: list[str]) -> RunWords:
     given, options = parser.parse_known_args(words)
 
     settings: dict[str, Any] = {}
-    contents: dict[str, dict[str, Any]] = {}  # by config
+    contents: dict[str, dict[str, Any]] = {}  # contents of the configs by path
     for config in given.config:
         with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports these
             content = yaml.safe_load(Path(config).read_text("utf-8"))
@@ -212,7 +213,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         other_class = checkpoint.get("task_class", "") != class_name(task_class)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
         if verb == "fit":
-            # of the run that is resumed in a new folder
+            # The run resumes in a new folder, so remains in the former one are cleared here.
             clear_remains_in(given.checkpoint.parent)
         options.append("--model.network.pretrained=false")
         if task_of(task_class) == "classification":
@@ -229,7 +230,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         task_class=task_class,
         other_class=other_class,
     )
-    if checkpoint:  # before the run has a folder
+    if checkpoint:  # raises for a wrong checkpoint before the run creates a folder
         cli.model.on_load_checkpoint(checkpoint)
     return cli
 
@@ -243,7 +244,8 @@ def class_to_continue(
     checkpoint requires.
 
     Raises:
-        FerVitError: The checkpoint is of another task, or a class of the user has trained it.
+        FerVitError: The checkpoint is of another task, or was trained by a user's class that is not
+            named.
     """
     pretraining = is_pretraining(checkpoint["hyper_parameters"])
     task: TaskName = "pretraining" if pretraining else "classification"

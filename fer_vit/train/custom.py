@@ -1,6 +1,6 @@
-"""Tasks of users: classes that the command line names, and the networks that they build.
+"""Imports tasks of users: classes that the command line names, and the networks that they build.
 
-A checkpoint never names what is imported: the class is named again to load it.
+A checkpoint never decides what is imported: the user names the class again to load a checkpoint.
 """
 
 import os
@@ -22,7 +22,7 @@ from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
-# A file may describe a larger network than it contains, but only up to this many weights (2 GB).
+# A file may describe a network with more weights than it contains, up to this number (2 GB).
 MAX_WEIGHTS = 500_000_000
 
 
@@ -30,12 +30,13 @@ def import_task(name: str) -> type[RegionViTModule]:
     """Imports a class such as `my_module.FocalTask`, also from the current folder.
 
     Raises:
-        FerVitError: It cannot be imported, or is not a subclass of FERTask or MaskedPretraining.
+        FerVitError: The class cannot be imported, or is no subclass of FERTask or
+            MaskedPretraining.
     """
     module_name, _, class_name = name.rpartition(".")
     if not module_name:
         raise FerVitError(f"Expected a class as `--model MODULE.CLASS`, but got {short(name)}.")
-    # A console script does not search the current folder, as `python -m` does.
+    # Unlike `python -m`, a console script does not search the current folder.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -64,15 +65,15 @@ def import_task(name: str) -> type[RegionViTModule]:
 
 
 def is_within(module: str, package: str) -> bool:
-    """Returns whether `module` is `package`, or a part of it: "a.b" is within "a" and "a.b"."""
+    """Returns whether `module` is `package` or in it: "a.b" is within "a" and "a.b"."""
     return f"{module}.".startswith(f"{package}.")
 
 
 def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
-    """Builds the network of a checkpoint by the class `name` that trained it, ready to predict.
+    """Builds the network of a checkpoint with the class `name` that trained it, ready to predict.
 
     Raises:
-        FerVitError: The class cannot be imported, or the checkpoint is not of it.
+        FerVitError: The class cannot be imported, or cannot load the checkpoint.
     """
     task_class = import_task(name)
     path = Path(checkpoint)
@@ -109,7 +110,7 @@ def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
 def init_arguments(hyper_parameters: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a checkpoint as arguments of its task.
 
-    They load no other model, and keep every head.
+    With these arguments, the task loads no other model, and keeps every head.
     """
     arguments = {}
     for name, value in hyper_parameters.items():
@@ -122,7 +123,7 @@ def init_arguments(hyper_parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_network_size(model: StoredModel) -> None:
-    """Raises FerVitError when a file describes a far larger network than it contains."""
+    """Raises FerVitError when a file describes a far larger network than its weights fill."""
     with torch.device("meta"):  # uses no memory
         net = build_from_parts(model.config, model.settings)
     described = sum(value.numel() for value in net.state_dict().values())

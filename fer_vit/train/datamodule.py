@@ -1,4 +1,4 @@
-"""The LightningDataModule over a manifest: loaders of its splits, and where a run resumes."""
+"""The LightningDataModule of a manifest: loaders of the splits, and the position of a run."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -45,19 +45,19 @@ class FaceDataModule(L.LightningDataModule):
 
     Args:
         manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix)
-            of shards, made by `fer-vit prepare --shards`, whose training images are streamed.
+            of shards made by `fer-vit prepare --shards`. Training images of shards are streamed.
         batch_size: Faces per batch and process.
-        num_workers: Worker processes that decode and augment; 0: the training process does. None:
-            cores divided by devices, 8 at most.
+        num_workers: Worker processes that decode and augment; 0: the training process does this.
+            None: cores divided by devices, 8 at most.
         augment: How training crops are augmented.
         balanced: Draw every class equally often in training.
-        fold: Held-out fold of the training faces, for example 0/3, the first of three. The
-            checkpoint records it, and `fer-vit distill` uses the model's predictions for this fold
-            only.
+        fold: Held-out fold of the training faces, for example 0/3 for the first of three folds. The
+            checkpoint records the fold, and `fer-vit distill` uses the model's predictions for this
+            fold only.
         spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer,
             224 pixels.
-        unlabelled: Allow rows without a label (the command line does so for `task: pretraining`).
-            Without a val split a fixed 2% of the training faces are held out for it.
+        unlabelled: Allow rows without a label; the command line allows them for `task:
+            pretraining`. If there is no val split, a fixed 2% of the training faces are used as it.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class FaceDataModule(L.LightningDataModule):
         self.outputs = self.manifest.outputs
         self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
-        self.worker_notes: list[WorkerNotes] = []  # of each loader
+        self.worker_notes: list[WorkerNotes] = []  # notes of each loader's workers
 
     def setup(self, stage: str) -> None:
-        """Takes the crop from the task; raises FerVitError for a task of other crops or labels."""
+        """Takes the crop from the task; raises FerVitError if a task has other crops or labels."""
         task: Any = self.trainer.lightning_module if self.trainer else None
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
@@ -124,7 +124,7 @@ class FaceDataModule(L.LightningDataModule):
             self._report_one_sided()
 
     def _report_unlearned(self, task: Any) -> None:
-        """Warns of targets that a `FERTask` does not know of; the command line gives it all."""
+        """Warns about heads of the data that a task in Python does not learn."""
         known = getattr(task, "heads_of_data", self.outputs)
         unknown = [head for head in self.outputs if head not in known]
         if unknown:
@@ -145,7 +145,7 @@ class FaceDataModule(L.LightningDataModule):
             )
 
     def _report_one_sided(self) -> None:
-        """Logs which outputs have no target in mirrored faces."""
+        """Logs the outputs that have no target in mirrored faces."""
         alone = []
         for outputs in self.outputs.values():
             alone += one_sided(outputs)
@@ -157,7 +157,7 @@ class FaceDataModule(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Returns the fold, the position in the epoch and the options that determine the order.
 
-        Lightning counts the batches too, but requests a loader before it has restored the count.
+        Lightning also counts the batches, but it requests a loader before it restores the count.
         """
         if self.trainer is None:
             return {}
@@ -186,7 +186,7 @@ class FaceDataModule(L.LightningDataModule):
         return Augment(self.augment)
 
     def dataset(self, split: Split) -> FaceDataset:
-        """Returns a split, `train` augmented; raises FerVitError if it is empty or lacks labels."""
+        """Returns a split, augmented for `train`; raises FerVitError without faces or labels."""
         manifest = self.manifest.split(split)
         if not len(manifest):
             raise FerVitError(
@@ -201,7 +201,7 @@ class FaceDataModule(L.LightningDataModule):
         return dataset
 
     def class_counts(self) -> torch.Tensor:
-        """Counts the training images of every class (C,), votes by their share."""
+        """Returns the number of training faces of each class (C,); votes count by their share."""
         if self.streamed:
             counts = class_counts(self.manifest.path, self.manifest.labels)
             return torch.from_numpy(counts).float()
@@ -209,9 +209,9 @@ class FaceDataModule(L.LightningDataModule):
         return targets.nansum(0).float()
 
     def train_dataloader(self) -> DataLoader[Sample]:
-        """Augmented batches from the resumed position on.
+        """Returns augmented batches from the resumed position on.
 
-        A smaller last one is left out unless it is the only one.
+        A smaller last batch is left out unless it is the only batch.
         """
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
@@ -235,11 +235,11 @@ class FaceDataModule(L.LightningDataModule):
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
-        """Batches of the val split."""
+        """Returns batches of the val split."""
         return self._eval_loader("val")
 
     def test_dataloader(self) -> DataLoader[Sample]:
-        """Batches of the test split."""
+        """Returns batches of the test split."""
         return self._eval_loader("test")
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -264,14 +264,14 @@ class FaceDataModule(L.LightningDataModule):
         return dataset
 
     def _take_position(self, num_rows: int) -> Position:
-        """Takes the stored position: a run resumes once from it."""
+        """Returns the stored position and clears it, because a run resumes from it only once."""
         position = self.position
         self.position = {}
         if position and position.get("fold") != self.fold:
             raise FerVitError(
                 f"The checkpoint was trained with `--data.fold` {short(position.get('fold'))}, but "
-                f"now it is {self.fold}. Use the same: the model must not learn the faces that it "
-                "predicts in `distill`."
+                f"now it is {self.fold}. Use the same fold: the model must not learn the faces "
+                "that it predicts in `distill`."
             )
 
         epoch = position.get("epoch", 0)
@@ -280,7 +280,7 @@ class FaceDataModule(L.LightningDataModule):
             for name, value in self._order().items():
                 if position.get(name) != value:
                     raise FerVitError(
-                        f"The checkpoint is of the middle of an epoch with {name} "
+                        f"The checkpoint is from the middle of an epoch with {name} "
                         f"{position.get(name)}, but now it is {value}. Use the same value, or "
                         "resume from the end of an epoch."
                     )
@@ -329,10 +329,11 @@ class FaceDataModule(L.LightningDataModule):
 
 
 class FaceLoader(DataLoader[Sample]):
-    """A DataLoader that reports each worker that dies as torch reports it.
+    """A DataLoader that raises the same error for each worker that dies.
 
     If a worker dies while it sends a batch, its connection breaks before the process has ended.
-    Torch then finds no dead worker, and raises the error of the connection.
+    Torch then finds no dead worker, and raises the error of the connection instead of its usual
+    error.
     """
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its private class
@@ -345,7 +346,7 @@ class FaceLoader(DataLoader[Sample]):
             dying = [worker for worker in workers if worker.sentinel in ended]
             if not dying:
                 raise
-            # Torch's signal handler may raise its own error here, when the process has ended.
+            # Torch's signal handler may raise the usual error here, when the process has ended.
             for worker in dying:
                 worker.join()
             process_ids = [worker.pid for worker in dying]

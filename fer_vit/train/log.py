@@ -1,4 +1,4 @@
-"""Lines for the user, from one process of a run, and lines of Lightning that are hidden."""
+"""Logs lines for the user from one process of a run, and hides lines of Lightning."""
 
 import logging
 import warnings
@@ -7,8 +7,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 LOGGER = logging.getLogger("fer_vit")
 
-log_once = rank_zero_only(LOGGER.info)  # logs a line in process 0 only; the command line prints it
-warn_once = rank_zero_only(LOGGER.warning)  # the same for a warning, which Python shows, too
+# Both log only in process 0. The command line prints the lines; Python shows warnings alone.
+log_once = rank_zero_only(LOGGER.info)
+warn_once = rank_zero_only(LOGGER.warning)
 
 ADVERTISEMENTS = (  # lines of Lightning's log that are hidden
     "Tip: For",
@@ -17,15 +18,15 @@ ADVERTISEMENTS = (  # lines of Lightning's log that are hidden
     "Loading `train_dataloader` to estimate",
 )
 EXPECTED = (  # warnings about what is intended here or reported elsewhere
-    # the metrics are already over all processes
+    # metrics are already computed over all processes
     ".*sync_dist=True.*accumulate the metric across devices",
     # FaceDataModule restores the position
     "You're resuming from a checkpoint that ended before the epoch",
-    # resumed at the end of an epoch: no figures yet
+    # a run resumed at the end of an epoch has no metrics yet
     r".*could not find the monitored key .*: \['epoch', 'step'\]",
     # LastCheckpoint restores the best score
     "The dirpath has changed from",
-    # from `model.freeze`
+    # `model.freeze` does this
     r"Found \d+ module\(s\) in eval mode at the start of training",
     # Lightning's own use of torch
     ".*isinstance.treespec, LeafSpec.*",
@@ -33,7 +34,7 @@ EXPECTED = (  # warnings about what is intended here or reported elsewhere
 
 
 def is_news(line: logging.LogRecord) -> bool:
-    """Returns whether a line of Lightning's log is none of `ADVERTISEMENTS`."""
+    """Returns whether a line of Lightning's log contains none of `ADVERTISEMENTS`."""
     message = line.getMessage()
     return not any(words in message for words in ADVERTISEMENTS)
 

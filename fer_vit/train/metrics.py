@@ -1,4 +1,4 @@
-"""Measures of a split: of the expression, and of the outputs of further heads.
+"""Metrics on a split, for the expression and for the outputs of further heads.
 
 M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
@@ -16,7 +16,7 @@ from fer_vit.heads import HEADS, join_directions, values_near
 from fer_vit.measures import measure
 from fer_vit.train.outputs import SharedOutputs
 
-# What is logged of the head `expression`, if a face of the split has a label.
+# Metrics of the head `expression` that are logged if a face of the split has a label.
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
 
 
@@ -50,7 +50,7 @@ class OutputMetrics(Metric):
         self.target.append(target.float())
 
     def collected(self) -> tuple[Array, Array]:
-        """Returns all predictions and targets (M, K); with a period, near one another."""
+        """Returns all predictions and targets (M, K); with a period, each near its target."""
         if not len(self.preds):  # a list, or a tensor after the processes have shared states
             return _empty(self.num_outputs), _empty(self.num_outputs)
         preds = dim_zero_cat(self.preds)
@@ -79,10 +79,10 @@ def _empty(num_outputs: int) -> Array:
 def expression_metrics(num_classes: int) -> MetricCollection:
     """Returns the metrics of a split; they take probabilities (B, C) and class indices (B,).
 
-    `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15 bins, and the
-    `confusion` matrix (rows: target), from which `class_recall` takes the recall of every class;
-    its mean is the UAR. Macro means leave out classes that do not occur. Raises FerVitError when
-    there is only one class.
+    The metrics are `accuracy` over all samples, macro `f1`, expected calibration error `ece` in 15
+    bins, and the `confusion` matrix with targets in rows. `class_recall` takes the recall of each
+    class from this matrix; the mean is the unweighted average recall (UAR). Means over classes
+    leave out classes that do not occur. Raises FerVitError when there is only one class.
     """
     if num_classes < 2:
         raise FerVitError(
@@ -99,7 +99,10 @@ def expression_metrics(num_classes: int) -> MetricCollection:
 
 
 def class_recall(confusion: Tensor) -> Tensor:
-    """Recall of every class (C,) by a confusion matrix (C, C), targets in rows; NaN: no samples."""
+    """Returns the recall of each class (C,) by a confusion matrix (C, C) with targets in rows.
+
+    The recall of a class without samples is NaN.
+    """
     return confusion.diagonal() / confusion.sum(1)
 
 

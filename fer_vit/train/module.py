@@ -1,8 +1,7 @@
-"""The base class of both tasks, `FERTask` and `MaskedPretraining`: seeds, optimiser, schedule.
+"""The base class of the tasks `FERTask` and `MaskedPretraining`.
 
-Also its checks, settings and checkpoints.
-
-Configs of 0.1 name the callbacks EMA and Symmetry here.
+It has their seeds, optimiser, schedule, checks, settings and checkpoints. Configs of 0.1 import the
+callbacks EMA and Symmetry from this module.
 """
 
 import math
@@ -30,7 +29,7 @@ from fer_vit.train.log import log_once
 from fer_vit.train.symmetry import Symmetry as Symmetry
 
 DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)  # the default network of a task
-TRAINING_RANGES = {  # smallest and largest values of settings
+TRAINING_RANGES = {  # smallest and largest value of each setting
     "lr": (0, math.inf),
     "weight_decay": (0, math.inf),
     "logit_adjust": (0, math.inf),
@@ -41,7 +40,7 @@ TRAINING_RANGES = {  # smallest and largest values of settings
     "region_dropout": (0, 1),
     "mask_ratio": (0.05, 0.95),
 }
-MIN_END_SHARE = 1e-4  # a smaller `min_lr` may be meant as a learning rate, and is logged
+MIN_END_SHARE = 1e-4  # a smaller `min_lr` is logged: it may be meant as a learning rate
 
 
 class RegionViTModule(L.LightningModule):
@@ -69,9 +68,9 @@ class RegionViTModule(L.LightningModule):
             self.net.encode = torch.compile(self.net.encode)  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
-        """Replaces the learning rate and weight decay of a resumed checkpoint by the user's.
+        """Replaces learning rate and weight decay of a resumed checkpoint by the user's settings.
 
-        A subclass with other optimisers or schedules resumes as in the checkpoint.
+        A subclass with its optimisers and schedules resumes with the values of the checkpoint.
         """
         if type(self).configure_optimizers is not RegionViTModule.configure_optimizers:
             return
@@ -85,14 +84,14 @@ class RegionViTModule(L.LightningModule):
         schedule.base_lrs = [new["initial_lr"] for new in wanted]
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seeds each step of each process, so that a resumed run draws the same numbers."""
+        """Seeds each step of each process, so that a resumed run has the same random numbers."""
         seed = derived_seed(run_seed(), self.current_epoch, batch_idx, self.global_rank)
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes milliseconds
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """AdamW with a warm-up and a cosine over all steps."""
+        """Returns AdamW with a warm-up and a cosine decay over all steps."""
         lr = self.hparams["lr"]
         groups = param_groups_layer_decay(
             self.net,
@@ -100,7 +99,7 @@ class RegionViTModule(L.LightningModule):
             tuple(self.net.no_weight_decay()),
             layer_decay=self.hparams.get("layer_decay", 1.0),
         )
-        outside = []  # of the network, such as a decoder
+        outside = []  # parameters outside the network, such as a decoder
         for name, value in self.named_parameters():
             if value.requires_grad and not name.startswith("net."):
                 outside.append(value)
@@ -132,7 +131,7 @@ class RegionViTModule(L.LightningModule):
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
         """Checks and stores settings as plain values.
 
-        So a checkpoint loads without unpickling, and without `pretrained` weights.
+        With these values, a checkpoint loads without unpickling, and without `pretrained` weights.
         """
         check_regions(network.regions)
         plain = asdict(replace(network, pretrained=False))
@@ -142,7 +141,7 @@ class RegionViTModule(L.LightningModule):
                 check_number(f"model.{name}", self.hparams[name], low, high)
 
     def check_and_log(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
-        """Logs and returns the loss of a step; raises FerVitError for one that is not finite."""
+        """Logs and returns the loss of a step; raises FerVitError if the loss is not finite."""
         if not loss.isfinite():
             raise self._not_finite(loss, outputs, paths)
         self.log("train/loss", loss, prog_bar=True, sync_dist=True)
@@ -164,13 +163,13 @@ class RegionViTModule(L.LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the name of a user's class, which is never imported from a checkpoint."""
+        """Records the name of a user's class; nothing is imported by a name in a checkpoint."""
         name = class_name(type(self))
         if name:
             checkpoint["task_class"] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises FerVitError when a checkpoint, not yet loaded, has another architecture."""
+        """Raises FerVitError, before loading, for a checkpoint of another architecture."""
         for name, expected, actual in differing(self.state_dict(), checkpoint["state_dict"]):
             raise FerVitError(
                 f"The checkpoint is of another architecture: `{name}` is {actual} in it, but "
@@ -197,7 +196,10 @@ def check_loss(loss: Tensor, split: str) -> None:
 
 
 def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Linear warm-up, then cosine decay to `floor` times the peak (Loshchilov & Hutter 2017)."""
+    """Returns a linear warm-up, then a cosine decay to `floor` (Loshchilov & Hutter 2017).
+
+    `floor` is a fraction of the peak.
+    """
 
     def factor(step: int) -> float:
         if step < warmup_steps:

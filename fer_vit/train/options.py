@@ -32,17 +32,17 @@ TASKS: dict[str, type[RegionViTModule]] = {  # by `TaskName`
     "pretraining": MaskedPretraining,
 }
 
-# Weights in one precision do not fit crops and boxes, which are in float32.
+# Precisions in which all weights are converted: these do not fit crops and boxes in float32.
 WHOLE_PRECISIONS = ("bf16-true", "16-true", "64-true", "64")
 
 
 def task_of(task_class: type[RegionViTModule]) -> TaskName:
-    """Returns the name of the task that a class trains."""
+    """Returns the name of the task of a class."""
     return "pretraining" if issubclass(task_class, MaskedPretraining) else "classification"
 
 
 def has_no_default_network(task_class: type[RegionViTModule]) -> bool:
-    """Returns whether None is the default of the network of a class, as of FERTask."""
+    """Returns whether None is the default of the argument `network` of a class, as in FERTask."""
     parser = LightningArgumentParser()
     parser.add_lightning_class_args(task_class, "model")
     settings = parser.get_defaults().model
@@ -62,7 +62,8 @@ class TrainCLI(LightningCLI):
         other_class: bool = False,
     ) -> None:
         self.verb = verb
-        self.other_class = other_class  # whether `settings` are of another class than `task_class`
+        # whether another class than `task_class` has saved `settings`
+        self.other_class = other_class
         self.settings = settings
         self.task_class = task_class
         self.task = task_of(task_class)
@@ -86,7 +87,7 @@ class TrainCLI(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the options of the Trainer, the task, its network and the data.
 
-        jsonargparse lists no options of a network that is None by default; so they are added here.
+        jsonargparse lists no options of a network that is None by default, so these are added here.
         """
         parser.add_lightning_class_args(L.Trainer, "trainer")
         defaults = {f"trainer.{name}": value for name, value in self.trainer_defaults.items()}
@@ -115,8 +116,8 @@ class TrainCLI(LightningCLI):
             "--task",
             type=TaskName,
             default=self.task,
-            help="What is trained: a classifier, or by masked pretraining an encoder from which a "
-            "classifier starts.",
+            help="What is trained: a classifier; or an encoder by masked pretraining, from which a "
+            "classifier can start.",
         )
         options = {action.dest: action for action in parser._actions}
         needed = ["network", "align", "template"]
@@ -169,7 +170,7 @@ class TrainCLI(LightningCLI):
             )
 
     def _leave_out_settings(self, parser: LightningArgumentParser, settings: Namespace) -> None:
-        """Leaves out the settings of a checkpoint that the user's other class does not have."""
+        """Leaves out the settings of a checkpoint that the user's class does not have."""
         known = {action.dest for action in parser._actions}
         left_out = [name for name in vars(settings) if f"model.{name}" not in known]
         for name in left_out:
@@ -200,8 +201,8 @@ class TrainCLI(LightningCLI):
     def _leave_out_callbacks(self, trainer: Namespace) -> None:
         """Leaves out the callbacks that need a logger or checkpoints if the user wants none.
 
-        Without a logger there is no folder of the run: config.yaml would be written to the current
-        one, where it would stop the next run.
+        Without a logger, a run has no folder: config.yaml would be written to the current folder,
+        where it would stop the next run.
         """
         callbacks = self.trainer_defaults["callbacks"]
         if trainer.logger is False:
@@ -257,8 +258,8 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
     """Returns a checkpoint's settings as parsed options.
 
     Raises:
-        FerVitError: They do not fit the weights; not checked for a `custom` task, which may have
-            changed the network.
+        FerVitError: The settings do not fit the weights. This is not checked for a `custom` task,
+            because its class may have changed the network.
     """
     model = unpack_checkpoint(checkpoint, path)
     if not custom:
@@ -268,7 +269,7 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
         if name not in ("labels", "init", "outputs") and not name.startswith("_"):
             settings[name] = value
     if model.settings.labels:
-        settings["heads"] = model.settings.outputs  # the data may have targets of others
+        settings["heads"] = model.settings.outputs  # the data may have targets of other heads
     return as_options(settings, model.config)
 
 
@@ -284,10 +285,10 @@ def crop_spec(
     align: Align | None,
     template: tuple[tuple[float, float], ...] | None,
 ) -> CropSpec:
-    """How a face is cropped, by the options of a task; `--help` shows this name."""
+    """Returns how a face is cropped, by the options of a task. `--help` shows this name."""
     return crop_for(size, regions, align, template)
 
 
 def needs_no_labels(task: TaskName) -> bool:
-    """Whether faces without a label can be learned from; `--help` shows this name."""
+    """Returns whether a task learns from faces without a label. `--help` shows this name."""
     return task == "pretraining"

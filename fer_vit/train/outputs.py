@@ -6,15 +6,15 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError, short
 from fer_vit.heads import HEADS, merge_outputs
 
-MAX_WEIGHT = 1e6  # largest weight of the loss of a head
+MAX_WEIGHT = 1e6  # largest weight of a head's loss
 
 
 class SharedOutputs(NamedTuple):
     """The outputs of a head that both the model and the data have."""
 
     outputs: list[str]
-    of_model: list[int]  # their indices among the model's
-    of_data: list[int]  # and among the data's
+    of_model: list[int]  # their indices among the outputs of the model
+    of_data: list[int]  # their indices among the outputs of the data
 
 
 def share_outputs(
@@ -33,7 +33,7 @@ def share_outputs(
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of each head that is trained; raises FerVitError for one without data."""
+    """Returns the weight of each trained head; raises FerVitError if the data lack a head."""
     for head, weight in weights.items():
         if not 0 <= weight <= MAX_WEIGHT:
             raise FerVitError(
@@ -53,9 +53,9 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
 class HeadPlan(NamedTuple):
     """The further heads of a model, and which of their outputs are trained."""
 
-    outputs: dict[str, list[str]]  # of the model by head
-    shared_outputs: dict[str, SharedOutputs]  # the ones that the data has, too
-    weights: dict[str, float]  # of the loss of each head that is trained
+    outputs: dict[str, list[str]]  # outputs of the model by head
+    shared_outputs: dict[str, SharedOutputs]  # outputs of both model and data by head
+    weights: dict[str, float]  # weight of the loss of each trained head
 
 
 def plan_heads(
@@ -67,14 +67,14 @@ def plan_heads(
     """Returns the heads of a model in training.
 
     Args:
-        outputs: The model's outputs by head. None: the ones of `start`, and of the heads that are
-            trained.
-        data: The outputs by head whose targets the data has.
-        start: The outputs by head of the model that the training starts from.
-        weights: The weight of the loss of heads; by default as in `HEADS`, 0 leaves a head out.
+        outputs: The model's outputs by head. None: the outputs of `start`, and of the heads that
+            are trained.
+        data: The outputs by head for which the data has targets.
+        start: The outputs by head of the model from which the training starts.
+        weights: The weights of the losses by head. Default: as in `HEADS`. 0 leaves a head out.
 
     Raises:
-        FerVitError: A weight is out of range, or the data has no targets for it.
+        FerVitError: A weight is out of range, or the data has no targets for its head.
     """
     trained = choose_heads(data, weights)
     if outputs is None:

@@ -24,32 +24,32 @@ from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 class Hidden(NamedTuple):
     """Partly hidden faces, and the hidden content."""
 
-    seen: Tensor  # the faces with covered patches (B, 3, S, S)
-    tokens: Tensor  # True for tokens of which more than half is hidden (B, M)
-    target: Tensor  # the pixels of each token, normalised (B, M, C P^2)
-    weights: Tensor  # 1 for the pixels of the target that are hidden, else 0 (B, M, C P^2)
+    seen: Tensor  # (B, 3, S, S), the faces with covered patches
+    tokens: Tensor  # (B, M), True for tokens that are more than half hidden
+    target: Tensor  # (B, M, C P^2), the normalised pixels of each token
+    weights: Tensor  # (B, M, C P^2), 1 for hidden pixels of the target, else 0
 
 
 class MaskedPretraining(RegionViTModule):
     """Learns to predict hidden pixels from the rest of a face, by a linear layer on the tokens.
 
     Complete patches of the image are hidden from the model (Xie et al., "SimMIM", CVPR 2022), so
-    that nothing leaks through a stem's field of view or an overlapping region. The target is the
-    pixels of each token, normalised (He et al., "Masked Autoencoders Are Scalable Vision Learners",
-    CVPR 2022), so a constant prediction has a loss of 1. `FERTask` starts from its checkpoint
-    (`init`), with the network's head, which is not trained here.
+    that nothing leaks through a stem's field of view or an overlapping region. The targets are
+    the normalised pixels of each token (He et al., "Masked Autoencoders Are Scalable Vision
+    Learners", CVPR 2022), so a constant prediction has a loss of 1. `FERTask` can start from a
+    checkpoint of this class (`init`). The network's head is not trained here.
 
     Args:
         network: The network.
-        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
-            framed.
-        template: Where the five landmarks belong in the crop, as fractions of its side.
+        align: How faces are cropped: "landmarks" moves the landmarks onto the template, "crop"
+            keeps the frame of the images.
+        template: Positions (x, y) of the five landmarks in the crop, as fractions of its side.
         mask_ratio: Share of the patches that are hidden.
         lr: Peak learning rate of AdamW.
         weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned
             tokens have none.
         warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
-        min_lr: Share of `lr` that the learning rate has at the end; it is no learning rate.
+        min_lr: The last learning rate as a fraction of `lr`.
         compile: Compile the encoder with `torch.compile`.
     """
 
@@ -70,7 +70,7 @@ class MaskedPretraining(RegionViTModule):
             network = RegionViTConfig(**network)
         self.save_hyperparameters()
         self.store_settings(network)
-        # Every token is predicted, so all are kept.
+        # All tokens are kept, because each token is predicted.
         self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
         width = self.net.vit.embed_dim
         self.mask_token = nn.Parameter(torch.zeros(width))
@@ -78,31 +78,31 @@ class MaskedPretraining(RegionViTModule):
         self.val_loss: Any = MeanMetric()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss of a batch of which random patches are hidden."""
+        """Returns the loss of a batch with random patches hidden."""
         noise = torch.rand(len(batch.path), self.num_patches, device=self.device)
         preds, hidden = self.predict_hidden(batch, noise)
         return self.check_and_log(pixel_loss(preds, hidden), preds.flatten(1), batch.path)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Adds a batch to the loss on the val split; a face is always masked in the same way."""
+        """Adds a batch to the loss on the val split; a face always has the same mask."""
         noise = []
         for row in batch.row.tolist():
             generator = torch.Generator().manual_seed(row)
             noise.append(torch.rand(self.num_patches, generator=generator))
         preds, hidden = self.predict_hidden(batch, torch.stack(noise).to(self.device))
-        is_real = batch.row != PADDING  # (B,), False for the repeats of a rank
+        is_real = batch.row != PADDING  # (B,), False for repeats that fill a rank's share
         hidden = hidden._replace(weights=hidden.weights * is_real[:, None, None])
         self.val_loss.update(pixel_loss(preds, hidden), weight=hidden.weights.sum())
 
     def on_validation_epoch_end(self) -> None:
-        """Logs the loss on the val split, over all processes: 1 for a constant prediction."""
+        """Logs the loss on the val split over all processes; 1 is a constant prediction."""
         loss = self.val_loss.compute()
         check_loss(loss, "val")  # before a checkpoint is saved
         self.log("val/loss", loss, prog_bar=True)
         self.val_loss.reset()
 
     def predict_hidden(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Hidden]:
-        """Hides the patches with the least noise (B, ceil(S / P)^2); predicts (B, M, C P^2)."""
+        """Hides patches with the least noise (B, ceil(S / P)^2); predicts pixels (B, M, C P^2)."""
         ratio = self.hparams["mask_ratio"]
         hidden = hide(self.net, batch.image, batch.boxes, batch.valid, noise, ratio)
         encoded = encode_hidden(self.net, batch.boxes, batch.valid, hidden, self.mask_token)
@@ -117,13 +117,13 @@ class MaskedPretraining(RegionViTModule):
 def hide(
     net: RegionViT, image: Tensor, boxes: Tensor, valid: Tensor, noise: Tensor, ratio: float
 ) -> Hidden:
-    """Hides a share of the patches of faces: where noise (B, ceil(S / P)^2) is least.
+    """Hides the share `ratio` of the patches of faces, where noise (B, ceil(S / P)^2) is least.
 
-    Faces are as for `RegionViT.forward`; regions that are not `valid` have no target. The first or
-    last patches of a row or column may be cut off by the edge.
+    `image`, `boxes` and `valid` are as for `RegionViT.forward`; regions that are not `valid` have
+    no target. The edge may cut off the first or last patches of a row or column.
     """
     size = net.config.img_size
-    side = math.isqrt(noise.shape[1])  # of the grid, in patches
+    side = math.isqrt(noise.shape[1])  # side of the grid in patches
     before = pixels_before(net)
 
     # which pixels are hidden
@@ -134,8 +134,8 @@ def hide(
     inside = slice(before, before + size)
     pixels = pixels[..., inside, inside]  # (B, 1, S, S)
 
-    # the pixels of each token that are predicted. A pixel of a region is a mean over several pixels
-    # of the image: all of these must be hidden.
+    # The pixels of each token that are predicted. A pixel of a region is a mean over several image
+    # pixels: all of these must be hidden.
     shares = cut_tokens(net, pixels.float(), boxes)  # (B, M, P^2)
     present = valid[:, : net.layout.num_regions].repeat_interleave(net.layout.tokens_per_region, 1)
     present = F.pad(present, (net.layout.num_patches, 0), value=True)  # (B, M)
@@ -162,7 +162,7 @@ def hide(
 def encode_hidden(
     net: RegionViT, boxes: Tensor, valid: Tensor, hidden: Hidden, token: Tensor
 ) -> Tensor:
-    """Encodes the visible part; `token` (D,) replaces hidden tokens. -> (B, M, D)."""
+    """Returns encoded tokens (B, M, D) of the visible part; `token` (D,) replaces hidden tokens."""
     boxes, valid = net.fill_regions(hidden.seen, boxes, valid)
     patches, regions = net.embed(hidden.seen, boxes, valid)
     contents = torch.cat([patches, regions], 1)  # (B, M, D)
@@ -173,10 +173,10 @@ def encode_hidden(
 
 
 def pixels_before(net: RegionViT) -> int:
-    """Returns how many columns of the first patch lie left of the crop, and rows above it.
+    """Returns how many columns of the first patch lie left of the crop; also how many rows above.
 
-    Patches are centred on pixel 0, P, 2 P and so on of a crop of n P + 1 pixels, and else lie side
-    by side from pixel 0.
+    In a crop of n P + 1 pixels, patches are centred on pixels 0, P, 2 P and so on. In other crops,
+    patches lie side by side from pixel 0.
     """
     return math.ceil(-net.patch_origin) if net.layout.num_patches else 0
 
@@ -184,14 +184,14 @@ def pixels_before(net: RegionViT) -> int:
 def cut_tokens(net: RegionViT, image: Tensor, boxes: Tensor) -> Tensor:
     """Cuts images (B, C, S, S) into the pixels of tokens (B, M, C P^2): patches, then regions.
 
-    Patches repeat the pixels at the edge beyond it. Regions (B, R, 4) are resampled to k P x k P
-    pixels.
+    Beyond the edge, patches repeat the pixels at the edge. The regions in `boxes` (B, R, 4) are
+    resampled to k P x k P pixels.
     """
     layout = net.layout
     parts = []
     if layout.num_patches:
         before = pixels_before(net)
-        after = max(0, before - 1)  # of a crop of n P + 1 pixels
+        after = max(0, before - 1)  # a crop of n P + 1 pixels needs one column less after it
         padded = F.pad(image, (before, after, before, after), mode="replicate")
         parts.append(cut_grid(padded, net.patch_size))
     if layout.num_regions:
@@ -207,6 +207,6 @@ def cut_grid(image: Tensor, patch_size: int) -> Tensor:
 
 
 def pixel_loss(preds: Tensor, hidden: Hidden) -> Tensor:
-    """Mean squared error of predictions (B, M, C P^2) over hidden pixels; 0 without any."""
+    """Returns the mean squared error of predictions (B, M, C P^2) over hidden pixels, or 0."""
     errors = (preds.float() - hidden.target).square() * hidden.weights
     return errors.sum() / hidden.weights.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""A run of the Trainer: the cost of a face, and the end after a signal or a lost process.
+"""Runs the Trainer: describes the network, and ends a run after a signal or a lost process.
 
 Lightning's private names are used here and in `checkpoints`, each with its reason.
 """
@@ -20,13 +20,14 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.train.checkpoints import LastCheckpoint, newest_checkpoint
 from fer_vit.train.log import log_once
+from fer_vit.train.module import RegionViTModule
 
 
 @torch.inference_mode()
 def multiply_adds(net: RegionViT) -> int:
-    """Counts the multiply-adds of products and convolutions for one face, by torch's counter.
+    """Counts the multiply-adds of products and convolutions for one face, with torch's counter.
 
-    Other operations are not counted, though the tanh of additive attention takes longer than its
+    Other operations are not counted, although in additive attention the tanh takes longer than the
     products.
     """
     net = copy.deepcopy(net).cpu().eval()
@@ -38,7 +39,7 @@ def multiply_adds(net: RegionViT) -> int:
 
 
 def describe_network(net: RegionViT) -> str:
-    """Describes in one line how large a model is and what a face costs."""
+    """Describes in one line the size of a model and its work for a face."""
     parameters = with_prefix(sum(parameter.numel() for parameter in net.parameters()))
     work = with_prefix(multiply_adds(net))
     return f"{parameters} parameters, {net.layout.num_tokens} tokens, {work} multiply-adds a face"
@@ -54,10 +55,10 @@ def with_prefix(number: int) -> str:
     return str(number)
 
 
-def run_trainer(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> None:
-    """Runs fit, validate or test.
+def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options: Any) -> None:
+    """Runs the `verb` fit, validate or test of a Trainer.
 
-    A failing process ends its child processes, which would wait for it.
+    If this process fails, its child processes are ended: they would wait for it forever.
 
     Raises:
         FerVitError: Another process of the run died.
@@ -69,7 +70,7 @@ def run_trainer(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> No
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
         end_children(trainer)
-        # Lightning makes a SystemExit of Ctrl-C
+        # Lightning turns Ctrl-C into a SystemExit.
         interrupted = isinstance(error.__context__, KeyboardInterrupt)
         lost = is_lost_process(error)
         if not (lost or interrupted or isinstance(error, SIGTERMException)):
@@ -78,7 +79,9 @@ def run_trainer(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> No
         advice = ""
         last = last_checkpoint(trainer)
         if last and verb == "fit":
-            advice = f" Resume with the same command; `fit` needs `--ckpt_path {last}`."
+            advice = (
+                f" To resume, run the same command; with `fer-vit fit`, add `--ckpt_path {last}`."
+            )
         if lost:
             raise FerVitError(
                 f"Another process of this run died or no longer answers.{advice}"
@@ -90,11 +93,11 @@ def run_trainer(verb: str, trainer: L.Trainer, model: Any, **options: Any) -> No
 
 
 def end_children(trainer: L.Trainer) -> None:
-    """Ends the processes that this one has started."""
-    # absent if torchrun or SLURM started them
+    """Ends the processes that this process has started."""
+    # There is no list if torchrun or SLURM started the processes.
     processes = getattr(trainer.strategy.launcher, "procs", [])
     while processes:
-        # removed from the list, because Lightning ends this process if a listed one was killed
+        # The list is emptied: Lightning ends this process if a process on the list was killed.
         processes.pop().kill()
 
 

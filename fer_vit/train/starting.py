@@ -1,4 +1,4 @@
-"""Starting from another model: its settings, the weights that fit, and the frozen parts."""
+"""Starts a network from another model: takes the weights that fit, and names frozen parts."""
 
 import logging
 from collections.abc import Container, Mapping, Sequence
@@ -17,7 +17,7 @@ from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec, crop_for
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import ModelSettings, RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts, build_model
-from fer_vit.store.folder import differing, read_model
+from fer_vit.store.folder import check_finite, differing, read_model
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.wording import list_names
 
@@ -26,7 +26,7 @@ Freeze = Literal["none", "stem", "encoder"]  # the part of a network that is not
 CLASSIFIER = ("pool", "vit.head")
 HEAD_PARTS = (*CLASSIFIER, "heads.")
 
-# Tensors with a row for each label, besides the pooling's.
+# Tensors with a row for each label; pooling may have further ones.
 LABEL_ROWS = ("vit.head.weight", "vit.head.bias")
 
 POSITIONS = "vit.pos_embed"
@@ -36,24 +36,24 @@ KERNEL = "patch_embed.proj.weight"
 
 
 def find_crop(model: StoredModel) -> CropSpec:
-    """Returns how faces are cropped for a stored model."""
+    """Returns how a stored model crops faces."""
     config = model.config
     return crop_for(config.img_size, config.regions, model.settings.align, model.settings.template)
 
 
 @torch.no_grad()
 def take_weights(net: RegionViT, start: StoredModel) -> str:
-    """Copies the tensors of another network that fit, and the head's rows for labels of both.
+    """Copies the tensors of another network that fit, and the classifier's rows of common labels.
 
     Learned positions and patch kernels are resampled for another image or patch size. Computed
     positions and heads of another kind are not copied.
 
     Args:
         net: The network to change.
-        start: The other network, which without labels has no head.
+        start: The other network; an encoder without labels has no classifier.
 
     Returns:
-        A line for the user: copied, resampled and other tensors, different settings.
+        A line for the user with copied, resampled and other tensors, and different settings.
 
     Raises:
         FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
@@ -71,7 +71,7 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
     copied = list(match.fitting)
     if rows:
         copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
-    _check_copied(copied, state, start.name)
+    check_finite({key: state[key] for key in copied}, start.name)
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
     for head, outputs in net.settings.outputs.items():
@@ -88,15 +88,15 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
 def fit_sizes(
     net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Fits another network's learned positions and patch kernels to the sizes of this one.
+    """Resamples another network's learned positions and patch kernels to the sizes of `net`.
 
-    As timm does for pretrained backbones: positions by bicubic interpolation, kernels by the
-    pseudoinverse of one (Beyer et al., "FlexiViT", CVPR 2023). Prefix tokens keep their positions.
+    As in timm, positions are interpolated bicubically, and kernels by the pseudoinverse of a
+    bicubic interpolation (Beyer et al., "FlexiViT", CVPR 2023). Prefix tokens keep their positions.
 
     Args:
-        net: The network to change.
-        config: The other network's.
-        state: Its state dict.
+        net: The network that gets the tensors.
+        config: The config of the other network.
+        state: The state dict of the other network.
 
     Returns:
         A state dict, and the names of the tensors that were resampled.
@@ -116,9 +116,9 @@ def fit_sizes(
 
 
 def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor) -> Tensor | None:
-    """Returns another network's positions (1, prefix + N, D) for the grid of this one.
+    """Returns another network's positions (1, prefix + N, D), resampled for the grid of `net`.
 
-    None: the networks have other widths or prefix tokens, or one of them has no patches.
+    Returns None if the networks differ in width or prefix tokens, or if one has no patches.
     """
     with torch.device("meta"):  # uses no memory
         start_layout = build_model(config, [], initialize=False).layout
@@ -136,12 +136,12 @@ def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor)
 
 
 class Match(NamedTuple):
-    """How a network fits another one."""
+    """How the tensors of another network fit those to be changed."""
 
     target: dict[str, Tensor]  # the tensors of the network, without computed ones
-    total: int  # how many of these are in the encoder
+    total: int  # number of these tensors in the encoder
     fitting: list[str]  # the encoder's tensors that the other network has in the same shape
-    differences: str  # in words, the end of a line
+    differences: str  # the end of a line for the user
 
 
 def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -151,7 +151,7 @@ def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]) -> Match:
-    """Compares the encoders of a network and another one of `config` and `state`."""
+    """Compares the encoder of `net` with another network, given by `config` and `state`."""
     target = _without_computed(net, net.state_dict())
     start_state = _without_computed(net, state)
 
@@ -171,9 +171,9 @@ def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, 
 
 
 def _common_rows(net: RegionViT, start: StoredModel) -> dict[int, int]:
-    """Returns the rows of the head for labels of both networks: from this row to the other's.
+    """Returns the classifier's rows of common labels: rows of `net` to rows of `start`.
 
-    None are common if the heads are of different kinds.
+    Classifiers of different kinds have no common rows.
     """
     if start.config.pool != net.config.pool:
         return {}
@@ -186,7 +186,7 @@ def _common_rows(net: RegionViT, start: StoredModel) -> dict[int, int]:
 
 
 def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
-    """Returns which labels have kept rows of the head, and which are new."""
+    """Describes which labels keep their rows of the classifier, and which are new."""
     kept = [label for row, label in enumerate(labels) if row in kept_rows]
     new = [label for row, label in enumerate(labels) if row not in kept_rows]
     classes = []
@@ -197,16 +197,6 @@ def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
     return "; ".join(classes)
 
 
-def _check_copied(keys: Sequence[str], state: dict[str, Tensor], name: str | Path) -> None:
-    """Raises FerVitError when a tensor of the model `name` is not finite."""
-    for key in keys:
-        if not state[key].isfinite().all():
-            raise FerVitError(
-                f"{name} holds weights that are not finite (`{key}`), "
-                "as after training that diverged."
-            )
-
-
 def _copy_tensors(
     target: dict[str, Tensor],
     start_state: dict[str, Tensor],
@@ -214,9 +204,10 @@ def _copy_tensors(
     rows: dict[int, int],
     by_label: set[str],
 ) -> None:
-    """Copies tensors; of those in `by_label`, which have a row for each label, only some rows.
+    """Copies tensors of `start_state` to `target`.
 
-    `rows` maps these rows to the ones in `start_state`.
+    Tensors in `by_label` have a row for each label: only some rows are copied. `rows` maps their
+    indices in `target` to their indices in `start_state`.
     """
     for key in keys:
         if key in by_label:
@@ -232,9 +223,9 @@ def _copy_outputs(
     start_outputs: Sequence[str],
     state: dict[str, Tensor],
 ) -> None:
-    """Copies the outputs of a head that another network has, if regions and width are equal.
+    """Copies the common outputs of a head from another network if regions and width are equal.
 
-    `outputs` are the head's, `start_outputs` and `state` the other network's.
+    `outputs` are the outputs of `layer`; `start_outputs` and `state` belong to the other network.
     """
     kept = [name for name in outputs if name in start_outputs]
     if not kept:
@@ -250,7 +241,7 @@ def _copy_outputs(
 def _describe_differences(
     tensors: Sequence[str], before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> str:
-    """Returns the end of a line: up to three tensors that were not copied, different settings."""
+    """Describes up to three tensors that were not copied, and different settings."""
     text = ""
     if tensors:
         text += f"; not copied: {list_names(tensors)}"
@@ -261,12 +252,12 @@ def _describe_differences(
 
 
 def in_encoder(name: str) -> bool:
-    """Returns whether a tensor or module lies before the heads."""
+    """Returns whether a tensor or module is part of the encoder, before the heads."""
     return not name.startswith(HEAD_PARTS)
 
 
 def is_frozen(name: str, freeze: Freeze) -> bool:
-    """Returns whether a parameter or module does not learn: patch embeddings, or the encoder."""
+    """Returns whether a parameter or module is frozen, as a patch embedding or in the encoder."""
     if freeze == "stem":
         return "patch_embed" in name
     return freeze == "encoder" and in_encoder(name)
@@ -281,20 +272,21 @@ def create_model(
     """Creates a network by name, as `timm.create_model` does.
 
     `forward_features(image)` returns encoded tokens, `logits(image)` the logits (B, C), and
-    `model(image)` the raw outputs of each head. Each also takes the boxes of the regions
-    (`face.crop.region_boxes`); without them, a face has patches alone.
+    `model(image)` the raw outputs of each head. Each method also takes the boxes of the regions
+    (`face.crop.region_boxes`); without boxes, a face has patches alone.
 
     Args:
         name: A model of fer-vit (see `load`), or a plain vision transformer of timm, such as
             "vit_small_patch16_224". None: the default model.
-        pretrained: Whether weights are loaded: the model's, or for a backbone timm's. If some do
-            not fit, a warning of the logger `fer_vit` names what was resampled or starts at random.
-        num_classes: The number of classes; 0: no classifier. Another number than the model's, or a
-            backbone of timm, gives a new classifier. None: the model's, eight for a backbone.
+        pretrained: Whether to load the weights of the model, or of timm's backbone. If some weights
+            do not fit, a warning of the logger `fer_vit` names resampled and random tensors.
+        num_classes: The number of classes; 0: no classifier. A number that the model does not have,
+            or a backbone of timm, gives a new classifier. None: the number of the model, or eight
+            for a backbone.
         **settings: Settings of `RegionViTConfig` to change, such as `drop_path_rate=0.1`.
 
     Returns:
-        The network in training mode, as timm's.
+        The network in training mode, as in timm.
 
     Raises:
         FerVitError: There is no such model, a setting is unknown, or weights do not fit.
@@ -324,16 +316,16 @@ def create_model(
 
 
 def _new_tensors(net: RegionViT, state: dict[str, Tensor]) -> list[str]:
-    """Returns the tensors that another network lacks, or has in another shape.
+    """Returns the names of tensors that another network lacks, or has in another shape.
 
-    They are random or resampled. Computed positions are neither.
+    These tensors are random or resampled. Computed positions are left out: they are neither.
     """
     target = _without_computed(net, net.state_dict())
     return [key for key, _, _ in differing(target, state) if key in target]
 
 
 def change_settings(config: RegionViTConfig, settings: Mapping[str, Any]) -> RegionViTConfig:
-    """Returns a config with other settings; raises FerVitError for unknown ones."""
+    """Returns a config with changed settings; raises FerVitError for an unknown setting."""
     known = [field.name for field in fields(config)]
     for name in settings:
         if name not in known:

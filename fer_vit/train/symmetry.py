@@ -1,4 +1,4 @@
-"""Weights with which a crop and its mirror image have the same outputs.
+"""Keeps weights symmetric, so that a crop and its mirror image have the same outputs.
 
 K outputs of a head, N patches, D width.
 """
@@ -31,19 +31,19 @@ IMAGE_CHANNELS = 3  # most input channels of a kernel that reads the image
 
 
 class Symmetry(L.Callback):
-    """Keeps a network's weights such that a crop and its mirror image have the same logits.
+    """Keeps a network's weights symmetric: a crop and its mirror image have the same logits.
 
-    Channels and attention heads come in pairs, one in each half: one computes for a face the values
-    of the other for its mirror image. So every weight equals another one, and half of them are
-    free. Cohen & Welling, "Group Equivariant Convolutional Networks" (ICML 2016), for the group of
-    mirror images. Prediction needs no special code.
+    Channels and attention heads form pairs, with one partner in each half. One partner computes for
+    a face what the other computes for the mirror image. So each weight equals another weight, and
+    half of the weights are free. These are group-equivariant convolutions (Cohen & Welling, ICML
+    2016) for the group of mirror images. Prediction needs no special code.
 
-    The weights are made symmetric when training starts, which ruins a trained model that is not
+    The weights are made symmetric when training starts. This ruins a trained model that is not
     symmetric.
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Makes the weights symmetric; raises FerVitError for a network or run that cannot be."""
+        """Makes the weights symmetric; raises FerVitError if the network or the run cannot be."""
         net: Any = pl_module.net
         for head, names in net.settings.outputs.items():
             _check_sides(head, names)
@@ -68,7 +68,7 @@ class Symmetry(L.Callback):
         make_symmetric(state, net)
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keeps AdamW's steps and the batch norms symmetric, also where a run may end."""
+        """Makes gradients and batch norms symmetric, so that the weights stay symmetric."""
         net: Any = pl_module.net
         gradients = {}
         for name, value in net.named_parameters():
@@ -80,7 +80,7 @@ class Symmetry(L.Callback):
 
 
 def _check_sides(head: str, outputs: Sequence[str]) -> None:
-    """Raises FerVitError when mirroring a face leaves outputs of a head unknown."""
+    """Raises FerVitError when a head has outputs that are unknown for the mirrored face."""
     alone = one_sided(outputs)
     if alone:
         raise FerVitError(
@@ -104,9 +104,9 @@ def make_symmetric(tensors: Mapping[str, Tensor], net: RegionViT) -> None:
 def mirror_image(name: str, tensors: Mapping[str, Tensor], net: RegionViT) -> Tensor:
     """Returns a tensor of the mirrored network: kernels flipped, channels and sides swapped.
 
-    A tensor of a region takes the place of the one on the other side. Where `tensors` lacks that,
-    since the network has the regions of one side only, the tensor itself is mirrored; `asymmetry`
-    detects such a network.
+    A tensor of a region is replaced by the tensor of the opposite region. If `tensors` lacks the
+    opposite one, because the network has regions of one side only, the tensor itself is mirrored;
+    `asymmetry` detects such a network.
     """
     opposite = opposite_name(name)
     source = opposite if opposite in tensors else name
@@ -126,7 +126,7 @@ def opposite_name(name: str) -> str:
 
 
 def mirror_channels(x: Tensor) -> Tensor:
-    """Mirrors a matrix (outputs, inputs), or a vector of channels: all of them are in pairs."""
+    """Mirrors a matrix (outputs, inputs), or a vector of channels; all channels are in pairs."""
     return swap_halves(x, range(x.ndim))
 
 
@@ -173,7 +173,7 @@ def mirror_classifier(name: str, x: Tensor, net: RegionViT) -> Tensor:
 class Rule(NamedTuple):
     """How the tensors of one kind are mirrored."""
 
-    applies: Callable[[str, Tensor], bool]  # to a tensor, by its name and shape
+    applies: Callable[[str, Tensor], bool]  # whether a tensor, by name and shape, is of this kind
     mirror: Callable[[str, Tensor, RegionViT], Tensor]
 
 
@@ -216,9 +216,9 @@ def swap_halves(x: Tensor, axes: Iterable[int]) -> Tensor:
 def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | None = None) -> float:
     """Returns the largest change of outputs when a random crop is mirrored.
 
-    It is in units of their root mean square. The raw values of further heads count as well: left
-    and right are swapped, yaw and roll negated. Measured on one block with large random symmetric
-    weights; near-uniform attention would mask an asymmetry.
+    The unit is the root mean square of the outputs. Raw values of further heads count, too: left
+    and right are swapped, yaw and roll negated. The network has one block with large random
+    symmetric weights; with small weights, near-uniform attention would mask an asymmetry.
     """
     rng = np.random.default_rng(0)
     net = _random_symmetric_net(config, outputs or {}, rng)

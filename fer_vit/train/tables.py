@@ -1,4 +1,4 @@
-"""What `validate` and `test` write for each head: a table of its outputs and a picture.
+"""Writes a table of the outputs and a picture for each head, in `validate` and `test`.
 
 K outputs of a head, M faces, C expressions. Targets are NaN where they are unknown.
 """
@@ -23,7 +23,7 @@ FACES = "faces"
 def output_rows(
     head: str, outputs: Sequence[str], preds: Array, target: Array
 ) -> list[dict[str, str | int | float | None]]:
-    """Returns the number of known faces and the measures of each output, None where undefined.
+    """Returns for each output the number of known faces and the measures, None where undefined.
 
     Predictions and targets are (M, K).
     """
@@ -41,7 +41,7 @@ def output_rows(
 def write_outputs(
     folder: Path, stage: str, head: str, outputs: Sequence[str], preds: Array, target: Array
 ) -> str:
-    """Writes STAGE_HEAD.csv and STAGE_HEAD.png, and returns the table as text.
+    """Writes STAGE_HEAD.csv and STAGE_HEAD.png; returns the table as text.
 
     Predictions and targets are (M, K).
     """
@@ -64,9 +64,10 @@ def write_outputs(
 def write_expression(
     folder: Path, stage: str, labels: Sequence[str], confusion: IntArray, recall: Array
 ) -> str:
-    """Writes STAGE_expression.csv and STAGE_expression.png, and returns the table as text.
+    """Writes STAGE_expression.csv and STAGE_expression.png; returns the table as text.
 
-    The table has the faces and the recall (C,) of each label; the picture is the confusion (C, C).
+    The table has the number of faces and the `recall` (C,) of each label; the picture shows the
+    `confusion` (C, C).
     """
     rows: list[dict[str, str | int | float | None]] = []
     for label, counts, share in zip(labels, confusion, recall, strict=True):

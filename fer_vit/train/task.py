@@ -1,4 +1,4 @@
-"""Classification of faces, and what other heads predict.
+"""The task that trains a classifier of expressions, and further heads.
 
 B images, C classes, K outputs of a head, M faces of a split.
 """
@@ -45,12 +45,12 @@ from fer_vit.train.teachers import StartTeacher, Teachers, create_start_teacher
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy, in float32, of logits (B, C) with votes (B, C), shares or one-hot."""
+    """Returns the mean cross-entropy, in float32, of logits (B, C) and shares of votes (B, C)."""
     return F.cross_entropy(logits.float(), target.float(), label_smoothing=label_smoothing)
 
 
 def log_prior(counts: Tensor) -> Tensor:
-    """Returns the log shares (C,) of classes by their counts (C,); counts below 1 are 1."""
+    """Returns the logarithms of shares (C,) by counts (C,) of classes; counts below 1 are 1."""
     counts = counts.clamp(min=1).float()
     return (counts / counts.sum()).log()
 
@@ -58,9 +58,9 @@ def log_prior(counts: Tensor) -> Tensor:
 def choose_network(
     network: RegionViTConfig | dict[str, Any] | None, start: StoredModel | None
 ) -> RegionViTConfig:
-    """Returns the network of a task: as given, else as in `start`, else the default.
+    """Returns the config of a task's network: `network`, else from `start`, else the default.
 
-    A dictionary has the settings of a checkpoint.
+    A dictionary is a network's settings from a checkpoint.
     """
     if isinstance(network, dict):
         return RegionViTConfig(**network)
@@ -89,7 +89,7 @@ def choose_crop(
     template: tuple[tuple[float, float], ...] | None,
     start: StoredModel | None,
 ) -> CropSpec:
-    """Returns how faces are cropped: as given, else as for `start`, else by default."""
+    """Returns how faces are cropped: as in the arguments, else as for `start`, else by default."""
     if start is not None:
         start_crop = find_crop(start)
         align = align or start_crop.align
@@ -101,15 +101,15 @@ class FERTask(RegionViTModule):
     """Facial expression recognition with a RegionViT.
 
     Args:
-        network: The network. Default: the one of `init`, or else `DEFAULT_NETWORK`. The command
-            line always gives one. If its tokens need regions and it has none: the regions of
-            `DEFAULT_NETWORK`.
+        network: The network. Default: the network of `init`, or else `DEFAULT_NETWORK`. The command
+            line always sets it. A network without regions gets the regions of `DEFAULT_NETWORK` if
+            its tokens need regions.
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
-        align: How faces are cropped: "landmarks" onto the template, "crop" as the images are
-            framed. Default: as for `init`, or else "landmarks".
-        template: Where the five landmarks belong in the crop, as fractions of its side. Default: as
-            for `init`, or else `geometry.TEMPLATE`.
+        align: How faces are cropped: "landmarks" moves the landmarks onto the template, "crop"
+            keeps the frame of the images. Default: as for `init`, or else "landmarks".
+        template: Positions (x, y) of the five landmarks in the crop, as fractions of its side.
+            Default: as for `init`, or else `geometry.TEMPLATE`.
         lr: Peak learning rate of AdamW.
         weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
             none.
@@ -117,28 +117,28 @@ class FERTask(RegionViTModule):
             0.65 to 0.8 suits pretrained backbones.
         warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
             cosine.
-        min_lr: Share of `lr` that the learning rate has at the end; it is no learning rate.
-        label_smoothing: Share of the target that is spread evenly over the classes.
+        min_lr: The last learning rate as a fraction of `lr`.
+        label_smoothing: Share of the target that is distributed uniformly over the classes.
         logit_adjust: This number times the logarithm of each class's share of the training faces is
             added to its logit in training, so that rare classes are predicted more often; 0 is off,
             1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`, which corrects for
             the same shares.
-        outputs: The outputs of further heads by head whose targets the data has (the command line
-            takes them from the manifest). The model learns these, and keeps the other heads and
+        outputs: The outputs of further heads, by head, for which the data has targets; the command
+            line takes these from the manifest. The model learns these outputs, and keeps the other
+            heads and outputs of `init`.
+        heads: The outputs of all further heads of the model, by head. Default: `outputs`, and the
             outputs of `init`.
-        heads: The outputs of all further heads of the model by head. Default: `outputs` and the
-            ones of `init`.
-        head_weights: The weight of each further head's loss beside the expression's; 0 leaves a
-            head out. Default: 5 for movements, else 1.
+        head_weights: The weight of each further head's loss, relative to the expression's loss; 0
+            leaves a head out. Default: 5 for movements, else 1.
         teachers: Models that predict the expression of each augmented training face, for example
-            the included ones. The target is the mean of their prediction and the votes; a face
-            without a label has the prediction alone.
-        region_dropout: Probability that random regions of a training face are hidden: a uniform
-            share of them.
+            shipped models. The target is the mean of the votes and the mean prediction; for a face
+            without a label, the mean prediction alone.
+        region_dropout: Probability that random regions of a training face are hidden. The share of
+            hidden regions is uniform.
         compile: Compile the encoder with `torch.compile`.
-        init: A model whose weights are copied where they fit: the name of an included model, a
-            folder, "user/name" on the hub, or a checkpoint, also of masked pretraining. Positions
-            and patch kernels are resampled for another image or patch size.
+        init: A model to copy fitting weights from: the name of a shipped model, a folder,
+            "user/name" on the hub, or a checkpoint, also of masked pretraining. Positions and patch
+            kernels are resampled for another image or patch size.
         freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole
             "encoder".
     """
@@ -184,10 +184,10 @@ class FERTask(RegionViTModule):
         plan = plan_heads(heads, outputs or {}, start_outputs, head_weights or {})
         self.heads_of_data = [*(outputs or {})]
         self.shared_outputs = plan.shared_outputs
-        self.loss_weights = plan.weights  # of each further head that is trained
+        self.loss_weights = plan.weights  # weight of the loss of each trained further head
 
-        # The settings in a checkpoint: the arguments, some replaced by what was chosen. It has all
-        # weights, so its task loads no `init`, and all heads are in `outputs`.
+        # A checkpoint has the arguments as settings, some replaced by the chosen values. It has all
+        # weights, so no `init` is loaded with it, and `outputs` has all heads.
         self.save_hyperparameters()
         self.store_settings(
             network,
@@ -208,10 +208,10 @@ class FERTask(RegionViTModule):
             log_once(take_weights(self.net, start))
             trained = {head: self.shared_outputs[head].outputs for head in self.loss_weights}
             self.start_teacher = create_start_teacher(self.net, start, trained)
-        # a classifier, no pretrained encoder
+        # only if it is a classifier, not a pretrained encoder
         self.starts_from = init if start and start.settings.labels else None
 
-        # the frozen parts: they have no gradients, and `train` lets them evaluate from the start
+        # the frozen parts: without gradients, and `train` keeps them in evaluation mode
         for name, parameter in self.net.named_parameters():
             if is_frozen(name, freeze):
                 parameter.requires_grad = False
@@ -226,12 +226,14 @@ class FERTask(RegionViTModule):
         self.accuracy_without_near_duplicates = MeanMetric()
 
         # what a run computes
-        self.confusion = torch.zeros(num_classes, num_classes)  # of the last split, targets in rows
-        self.near_duplicate: Tensor | None = None  # marks of the split's images (M,), if any
-        self.adjustment: Tensor | float = 0.0  # of the logits in training
+        # confusion matrix of the last split, targets in rows
+        self.confusion = torch.zeros(num_classes, num_classes)
+        # (M,), whether a face of the split is a near-duplicate; None: no face is
+        self.near_duplicate: Tensor | None = None
+        self.adjustment: Tensor | float = 0.0  # added to the logits in training
 
     def train(self, mode: bool = True) -> "FERTask":
-        """Sets the mode, but frozen parts always evaluate: their batch norms do not change."""
+        """Sets the mode; frozen parts stay in evaluation mode, with unchanged batch norms."""
         super().train(mode)
         for name, module in self.net.named_modules():
             if is_frozen(name, self.hparams["freeze"]):
@@ -239,7 +241,7 @@ class FERTask(RegionViTModule):
         return self
 
     def on_fit_start(self) -> None:
-        """Checks that there is something to learn; computes the logit adjustment."""
+        """Checks targets and monitored metrics; computes the logit adjustment."""
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
@@ -264,7 +266,7 @@ class FERTask(RegionViTModule):
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns the loss of a batch: embed, drop regions, encode, compare with the targets."""
+        """Embeds a batch, drops regions, encodes, and returns the loss of all heads."""
         tokens = self.net.tokenize(batch.image, batch.boxes, batch.valid)
         rate = self.hparams["region_dropout"]
         if rate:
@@ -279,7 +281,7 @@ class FERTask(RegionViTModule):
             preds, target = self._shared_columns(head, outputs, batch)
             loss = loss + weight * head_loss(head, preds, target)
         if self.start_teacher:
-            # The data train none of these outputs, so `head_weights` is not about them.
+            # `head_weights` is for outputs with targets; these outputs have none.
             for head, taught in self.start_teacher.teach(batch).items():
                 loss = loss + HEADS[head].weight * head_loss(head, outputs[head], taught)
         return self.check_and_log(loss, logits, batch.path)
@@ -287,14 +289,14 @@ class FERTask(RegionViTModule):
     def _shared_columns(
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Returns outputs and targets (B, K) of the K outputs that model and data share."""
+        """Returns predictions and targets (B, K) of the K outputs that model and data share."""
         shared = self.shared_outputs[head]
         return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
 
     def _in_photo(
         self, head: str, values: Tensor, target: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Returns values and targets (B, K) in the picture, as `predict` does, not in the crop."""
+        """Converts values and targets (B, K) from the crop to the photo, as `predict` does."""
         if HEADS[head].rotate is rotate_unchanged:
             return values, target
         names = self.shared_outputs[head].outputs
@@ -305,17 +307,17 @@ class FERTask(RegionViTModule):
         return torch.from_numpy(near).to(values), torch.from_numpy(truth).to(target)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns the loss in training of logits (B, C) for votes (B, C) of faces with a label.
+        """Returns the loss in training of logits (B, C) and votes (B, C), for faces with a label.
 
-        A subclass may replace it. It is not called for a batch without any label. `val/loss` is
-        always the cross-entropy.
+        A subclass may replace this method. It is not called for a batch without any label.
+        `val/loss` is always the cross-entropy.
         """
         return expression_loss(logits, target, self.hparams["label_smoothing"])
 
     def _loss_of_labelled(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns `loss` of the faces (B, C) with a label, 0 without any.
+        """Returns `loss` for the faces with a label, 0 if there are none.
 
-        The target of a face without a label is NaN.
+        Logits and targets are (B, C); the target of a face without a label is NaN.
         """
         labelled = target.isfinite().all(1)
         if not labelled.any():
@@ -324,7 +326,7 @@ class FERTask(RegionViTModule):
 
     @property
     def accepts_unlabelled(self) -> bool:
-        """Whether training faces may lack a label: heads or teachers have targets for them."""
+        """Whether training faces may lack a label, because heads or teachers have targets."""
         return bool(self.loss_weights) or bool(self.teachers.names)
 
     @property
@@ -341,18 +343,18 @@ class FERTask(RegionViTModule):
             metrics.reset()
 
         self.near_duplicate = None
-        # loaders and data modules of users have no manifest
+        # A user's loader or data module has no manifest.
         manifest = getattr(self.trainer.datamodule, "manifest", None)  # type: ignore[attr-defined]
         if manifest:
-            marks = manifest.near_duplicates(self.stage)
-            if marks.any():
-                self.near_duplicate = torch.from_numpy(marks).to(self.device)
+            is_near_duplicate = manifest.near_duplicates(self.stage)  # (M,)
+            if is_near_duplicate.any():
+                self.near_duplicate = torch.from_numpy(is_near_duplicate).to(self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Adds a batch to the metrics of the split."""
         assert batch.target is not None  # the data module checks it
         outputs = self.net(batch.image, batch.boxes, batch.valid)
-        is_real = batch.row != PADDING  # (B,), False for the repeats of a rank
+        is_real = batch.row != PADDING  # (B,), False for repeats that fill a rank's share
         for head, metrics in self.head_metrics.items():
             preds, target = self._shared_columns(head, outputs, batch)
             values, truth = self._in_photo(head, decode(head, preds.float()), target, batch)
@@ -393,9 +395,9 @@ class FERTask(RegionViTModule):
             self._write_tables(Path(trainer.log_dir))
 
     def _expression_results(self) -> dict[str, Tensor]:
-        """Returns the metrics of `expression` over all processes; none without a label."""
+        """Returns the metrics of `expression` over all processes; {} without a label."""
         with warnings.catch_warnings():
-            # The metric warns if no face had a label, and is 0.
+            # The metric is 0, with a warning, if no face had a label.
             warnings.filterwarnings("ignore", ".*compute.* method of metric", UserWarning)
             self.confusion = self.metrics["confusion"].compute()
         if not self.confusion.any():
@@ -412,7 +414,7 @@ class FERTask(RegionViTModule):
         return dict(results)
 
     def _write_tables(self, folder: Path) -> None:
-        """Writes and prints the outputs of each head, where the split has their targets."""
+        """Writes and prints tables of the heads that have targets in the split."""
         folder.mkdir(parents=True, exist_ok=True)
         tables = []
         if self.confusion.any():
@@ -439,7 +441,7 @@ class FERTask(RegionViTModule):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the classifier that was started from: it may have learned a held-out fold."""
+        """Records the classifier `init`, because it may have learned a held-out fold."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["starts_from"] = self.starts_from
 
@@ -449,8 +451,8 @@ class FERTask(RegionViTModule):
         if labels is not None and labels != self.labels:
             raise FerVitError(
                 f"The checkpoint's classes are {', '.join(labels)}, but the manifest's are "
-                f"{', '.join(self.labels)}. Use the manifest it was trained on, or one with the "
-                "same classes in the same order."
+                f"{', '.join(self.labels)}. Use the manifest of the training, or one with the same "
+                "classes in the same order."
             )
         super().on_load_checkpoint(checkpoint)
         self.starts_from = checkpoint.get("starts_from")

@@ -1,4 +1,4 @@
-"""Models that predict the augmented faces of another model's training.
+"""Models that predict the augmented faces on which another model is trained.
 
 B images, C classes, K outputs of a head.
 """
@@ -24,7 +24,7 @@ from fer_vit.train.log import log_once
 class Teachers:
     """Models that predict the expression of augmented training faces.
 
-    They are not part of a checkpoint.
+    Teachers are not part of a checkpoint.
     """
 
     def __init__(self, names: Sequence[str], student: RegionViT) -> None:
@@ -32,13 +32,13 @@ class Teachers:
         self.networks = [load_network(name) for name in names]
         for name, network in zip(names, self.networks, strict=True):
             check_teacher(name, network, student)
-            network.offset = None  # a student of adjusted logits would be adjusted twice
+            network.offset = None  # a student that learns adjusted logits would be adjusted twice
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> Tensor:
-        """Returns the targets of a batch (B, C): the mean of votes and predictions.
+        """Returns the targets of a batch (B, C), the mean of votes and predictions.
 
-        NaN without both.
+        Without votes, the target is the prediction; without both, it is NaN.
         """
         assert batch.target is not None
         if not self.networks:
@@ -50,21 +50,19 @@ class Teachers:
 
 
 class StartTeacher:
-    """The model that a training starts from.
+    """The model from which a training starts: it teaches outputs without targets in the data.
 
-    It teaches the outputs of heads for which the data have no targets.
-
-    It predicts each augmented training face, so that these outputs do not drift while the encoder
-    learns: learning without forgetting (Li & Hoiem 2016, arXiv:1606.09282). It is not part of a
-    checkpoint.
+    This model predicts each augmented training face, so that these outputs do not drift while the
+    encoder learns: learning without forgetting (Li & Hoiem 2016, arXiv:1606.09282). The teacher is
+    not part of a checkpoint.
     """
 
     def __init__(
         self, network: RegionViT, student: RegionViT, trained: Mapping[str, Collection[str]]
     ) -> None:
-        """Learns which outputs to teach: all that both models have, but not `trained` by head."""
+        """Chooses the outputs to teach: common outputs of both models, except `trained` by head."""
         self.network = network
-        # by head, the index of each output among the outputs of the start; -1: it is not taught
+        # By head, the index of each output in the start model; -1: the output is not taught.
         self.sources: dict[str, list[int]] = {}
         self.difference = find_difference(network, student)
         if self.difference:
@@ -80,7 +78,7 @@ class StartTeacher:
     def teach(self, batch: Batch) -> dict[str, Tensor]:
         """Returns the targets (B, K) of a batch by head, in the order of the student's outputs.
 
-        NaN for outputs that are not taught.
+        Targets of outputs that are not taught are NaN.
         """
         if not self.sources:
             return {}
@@ -95,7 +93,7 @@ class StartTeacher:
 
 
 def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
-    """Raises FerVitError for a teacher with other labels, or that needs other crops or regions."""
+    """Raises FerVitError for a teacher that has other labels, or needs other crops or regions."""
     difference = find_difference(teacher, student)
     if list(teacher.settings.labels) != list(student.settings.labels):
         difference = Difference("labels", student.settings.labels, teacher.settings.labels)
@@ -108,7 +106,7 @@ def check_teacher(name: str, teacher: RegionViT, student: RegionViT) -> None:
 
 
 class Difference(NamedTuple):
-    """A setting that is not the student's."""
+    """A setting in which a teacher differs from the student."""
 
     name: str
     expected: object
@@ -118,7 +116,7 @@ class Difference(NamedTuple):
 def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None:
     """Returns the first setting by which a teacher needs other crops or regions, if any.
 
-    Sequences of another kind with equal elements are equal.
+    A list and a tuple with the same elements are equal.
     """
     settings = student.settings
     given = teacher.settings
@@ -148,10 +146,10 @@ def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
 
 
 def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the images, boxes and visible regions of a batch, resized to a model's size.
+    """Returns images (B, 3, S, S), boxes (B, R, 4) and visible regions (B, R) in a model's size.
 
-    They are (B, 3, S, S), (B, R, 4) and (B, R). The model is moved to their device. A reduction
-    averages pixels, as `face.crop.warp` does: otherwise the model would see aliases of noise.
+    The model is moved to the device of the batch. A reduction averages pixels, as `face.crop.warp`
+    does: otherwise noise would be aliased.
     """
     net.to(batch.image.device)
     image = batch.image
@@ -167,12 +165,12 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 def create_start_teacher(
     net: RegionViT, start: StoredModel, trained: Mapping[str, Sequence[str]]
 ) -> StartTeacher | None:
-    """Returns the model that a training starts from, if it teaches outputs of further heads.
+    """Returns the model from which a training starts, if it teaches outputs of further heads.
 
     Args:
         net: The network that is trained.
-        start: The model that the training starts from.
-        trained: The outputs by head that the data train.
+        start: The model from which the training starts.
+        trained: The outputs, by head, for which the data have targets.
     """
     if not start.settings.outputs:
         return None
