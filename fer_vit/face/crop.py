@@ -1,8 +1,9 @@
-"""From an image and its landmarks to a model's crop and its facial regions.
+"""From an image with landmarks to the crop of a face and the facial regions in the crop.
 
-Regions are square boxes placed by five landmarks in a frame of the face. Its unit is the larger of
-eye distance and eye-to-mouth distance, which is stable for turned and nodding heads. Its axes are
-parallel and perpendicular to the line through the eyes. Left and right are the person's.
+Regions are square boxes, placed by five landmarks in a frame of the face. The unit of the frame is
+the larger of eye distance and eye-to-mouth distance; this is stable for turned and nodding heads.
+The axes of the frame are parallel and perpendicular to the line through the eyes. Left and right
+are the person's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +21,9 @@ from fer_vit.geometry import Align, Array, Float32Array, Image, Mask
 
 
 class Region(NamedTuple):
-    """A square; lengths are in units of the face."""
+    """A square in the frame of the face; lengths are in units of the frame."""
 
-    anchors: tuple[int, ...]  # landmark rows: its centre is their mean plus `offset`
+    anchors: tuple[int, ...]  # rows of landmarks; the centre is their mean plus `offset`
     offset: tuple[float, float]  # (towards the person's left, towards the chin)
     side: float
 
@@ -44,7 +45,7 @@ DEFAULT_REGIONS = tuple(REGIONS)[:8]  # eyes, brows, nose, mouth and cheeks
 
 
 def region_boxes(landmarks: ArrayLike, regions: Sequence[str] = DEFAULT_REGIONS) -> Float32Array:
-    """Returns the boxes (R, 4), xyxy, of regions by landmarks (5, 2), in the landmarks' pixels.
+    """Returns the boxes (R, 4), xyxy, of regions in the pixels of the landmarks (5, 2).
 
     A box may lie outside of the image. Raises FerVitError for wrong names.
     """
@@ -61,9 +62,9 @@ def region_boxes(landmarks: ArrayLike, regions: Sequence[str] = DEFAULT_REGIONS)
 
 
 class RegionGeometry(NamedTuple):
-    """Where R regions lie relative to the landmarks, as arrays of the fields of `Region`."""
+    """The fields of R regions as arrays."""
 
-    weights: Array  # (R, 5) of the landmarks in each centre
+    weights: Array  # (R, 5), the weight of each landmark in the centre of a region
     offsets: Array  # (R, 2)
     sides: Array  # (R,)
 
@@ -83,9 +84,10 @@ def _region_geometry(names: tuple[str, ...]) -> RegionGeometry:
 def cover_regions(
     image: Image, landmarks: Array, regions: Sequence[str], grey: int | None = None
 ) -> Image:
-    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey, 0 to 255.
+    """Fills the smallest rectangle around regions of an image (H, W, 3) with a grey from 0 to 255.
 
-    Landmarks (5, 2) place the regions. Without a grey, the rectangle gets the mean colour.
+    Landmarks (5, 2) place the regions. If `grey` is None, the rectangle gets the mean colour of the
+    image.
     """
     boxes = region_boxes(landmarks, regions)  # (R, 4)
     size = image.shape[1::-1]  # width and height
@@ -97,16 +99,16 @@ def cover_regions(
 
 
 def visible(boxes: Float32Array, size: int) -> Mask:
-    """Returns which boxes (R, 4), xyxy, are finite, two pixels wide or more, and centred in a crop.
+    """Returns a mask (R,) of the boxes (R, 4), xyxy, that are visible in a crop of `size` pixels.
 
-    The crop has a side of `size` pixels. -> (R,)
+    A visible box has its centre in the crop, and is at least two pixels wide.
     """
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     return ((centres >= 0) & (centres < size)).all(1) & (boxes[:, 2] - boxes[:, 0] >= 2)
 
 
 def check_regions(regions: Sequence[str]) -> None:
-    """Raises FerVitError for unknown and repeated names."""
+    """Raises FerVitError for unknown or repeated names of regions."""
     unknown = [name for name in regions if name not in REGIONS]
     if unknown:
         raise FerVitError(f"Expected regions from {', '.join(REGIONS)}, but got `{unknown[0]}`.")
@@ -116,13 +118,13 @@ def check_regions(regions: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class CropSpec:
-    """How a face becomes a model's input. Stored in the checkpoint."""
+    """How a face becomes the input of a model; stored in the checkpoint."""
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS
     # "landmarks": rotate and scale faces to the template; "crop": use images unchanged
     align: Align = "landmarks"
-    # the landmarks (5, 2) as fractions of the side
+    # the landmarks (5, 2) of an aligned face, (x, y) as fractions of the side
     template: tuple[tuple[float, float], ...] = geometry.TEMPLATE
 
 
@@ -132,13 +134,13 @@ def crop_for(
     align: Align | None,
     template: Iterable[Sequence[float]] | None,
 ) -> CropSpec:
-    """Returns how faces are cropped for a model, by the settings of its file or of a training.
+    """Returns how faces are cropped, by the settings in a model's file or of a training.
 
     Args:
-        img_size: The side of the crop.
+        img_size: The side of the crop in pixels.
         regions: The names of the regions.
-        align: As in `CropSpec`; None: its default.
-        template: Five points; None or none: the default ones.
+        align: As in `CropSpec`. None: the default of `CropSpec`.
+        template: Five points, as in `CropSpec`. None or empty: the default of `CropSpec`.
     """
     points = tuple((x, y) for x, y in template or ())
     return CropSpec(
@@ -157,7 +159,7 @@ class Cropped(NamedTuple):
 
     image: Image  # (S, S, 3)
     landmarks: Array  # (5, 2) in crop pixels
-    to_crop: Array  # matrix (2, 3) from image to crop pixels, before a mirror
+    to_crop: Array  # (2, 3), the matrix from image to crop pixels, before mirroring
     mirrored: bool = False
 
 
@@ -166,9 +168,14 @@ def crop_face(
 ) -> Cropped:
     """Returns the crop of a face.
 
-    Without landmarks (5, 2), the crop is the full image (H, W, 3) with the template's landmarks. A
-    `framed` image is a face crop already: models with `align` "crop" use all of it. `change` is a
-    matrix (2, 3) in crop pixels.
+    Args:
+        image: The image (H, W, 3).
+        landmarks: The landmarks (5, 2) in image pixels. None: the crop is the full image, and gets
+            the landmarks of the template.
+        spec: How the face is cropped.
+        framed: Whether the image is a face crop already: with `align` "crop", the crop is the full
+            image.
+        change: A further motion (2, 3) in crop pixels, such as a rotation.
     """
     to_crop = face_matrix(image, landmarks, spec, framed)
     if landmarks is None:
@@ -188,21 +195,24 @@ def face_matrix(image: Image, landmarks: Array | None, spec: CropSpec, framed: b
 
 
 def place_regions(landmarks: Array, spec: CropSpec) -> tuple[Float32Array, Mask]:
-    """Returns region boxes (R, 4) and which are visible (R,), for landmarks (5, 2) of a crop."""
+    """Returns the boxes of the regions in a crop (R, 4), xyxy, and which are visible (R,).
+
+    Landmarks (5, 2) are in crop pixels. The boxes of regions that are not visible are 0.
+    """
     boxes = region_boxes(landmarks, spec.regions)
     valid = visible(boxes, spec.size)
     boxes[~valid] = 0.0
     return boxes, valid
 
 
-MAX_CUT_SIDE = 384  # largest side in pixels of the result of `cut_out`
+MAX_CUT_SIDE = 384  # largest side of the result of `cut_out`, in pixels
 
 
 def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
-    """Cuts a square out of an image (H, W, 3): the box of a face (4,), xyxy, and half of it around.
+    """Cuts a square around the box (4,), xyxy, of a face out of an image (H, W, 3).
 
-    Returns the cut, with at most MAX_CUT_SIDE x MAX_CUT_SIDE pixels, and the matrix (2, 3) from
-    image to cut pixels.
+    The square has twice the side of the box. Returns the cut, with at most MAX_CUT_SIDE x
+    MAX_CUT_SIDE pixels, and the matrix (2, 3) from image to cut pixels.
     """
     side = 2 * max(box[2:] - box[:2])
     scale = min(1.0, MAX_CUT_SIDE / side)
@@ -213,19 +223,19 @@ def cut_out(image: Image, box: Array) -> tuple[Image, Array]:
 
 BORDER = cv2.BORDER_REPLICATE  # an artificial edge would look like a contour of the face
 INTERPOLATION = cv2.INTER_CUBIC  # linear interpolation blurs small faces
-REDUCTION = cv2.INTER_AREA  # averages
-# below this scale, a crop is drawn at twice its size and averaged; above, that would only blur it
+REDUCTION = cv2.INTER_AREA  # each pixel is the average of the pixels that it covers
+# below this scale, a crop is drawn at twice the size and averaged; above, that would only add blur
 REDUCED_SCALE = 0.75
-# below this scale, a crop at twice its size would alias, too, so the image is averaged first
+# below this scale, a crop at twice the size would alias, too, so the image is averaged first
 STRONGLY_REDUCED_SCALE = 0.5
 
 
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
-    """Draws the crop (size, size, 3) that a matrix (2, 3) from image to crop pixels describes.
+    """Draws the crop (size, size, 3) of an image, by a matrix (2, 3) from image to crop pixels.
 
-    A warp reads only neighbouring pixels, so reductions would alias: noise, subpixel shifts and
-    compression change the crop. Reduced crops are drawn at twice their size and averaged; strongly
-    reduced ones from an averaged image.
+    A warp reads only neighbouring pixels. A reduced crop would alias: noise, subpixel shifts and
+    compression would change it. So a reduced crop is drawn at twice the size and averaged. For a
+    strongly reduced crop, the image is averaged before.
     """
     to_crop = np.asarray(matrix, float)
     scale = float(np.sqrt(abs(np.linalg.det(to_crop[:, :2]))))
@@ -234,7 +244,7 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 
     drawn = 2 * size if 0 < scale < REDUCED_SCALE else size
     to_drawn = to_crop * (drawn / size)
-    # OpenCV puts a pixel's centre at integer coordinates; here it lies at +0.5
+    # OpenCV puts a pixel's centre at integer coordinates; here, the centre lies at +0.5
     to_drawn[:, 2] += 0.5 * to_drawn[:, :2].sum(1) - 0.5
     crop = cv2.warpAffine(image, to_drawn, (drawn, drawn), flags=INTERPOLATION, borderMode=BORDER)
     if drawn > size:
@@ -243,13 +253,14 @@ def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
 
 
 def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Image, Array]:
-    """Averages the part of an image that a crop shows to twice the resolution of the crop.
+    """Reduces the part of an image that a crop shows, to twice the resolution of the crop.
 
-    `scale` is the scale of the matrix `to_crop` (2, 3) from image to crop pixels.
+    `to_crop` (2, 3) is the matrix from image to crop pixels, and `scale` the scale of the matrix.
 
-    Returns the reduced part (H', W', 3), and the matrix (2, 3) from its pixels to crop pixels.
+    Returns the reduced part (H', W', 3), and the matrix (2, 3) from pixels of the part to crop
+    pixels.
     """
-    # the part that the crop shows, with a margin: a face is a small part of a photo
+    # the part that the crop shows, with a margin; only this part is averaged, to save time
     corners = [(0, 0), (size, 0), (0, size), (size, size)]
     shown = geometry.apply(geometry.invert(to_crop), corners)  # (4, 2)
     margin = 2 / scale
@@ -259,7 +270,7 @@ def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Imag
     part = image[start[1] : stop[1], start[0] : stop[0]]
     part_to_crop = geometry.compose(to_crop, np.column_stack([np.eye(2), start]))
 
-    # fast halves first; at least a factor of 2 is left for the exact average
+    # first fast steps by half; at least a factor of 2 is left for the exact average
     height, width = (max(1, round(side * 2 * scale)) for side in part.shape[:2])
     halved = part
     while min(halved.shape[0] / height, halved.shape[1] / width) >= 4:
@@ -271,9 +282,9 @@ def _reduce(image: Image, to_crop: Array, size: int, scale: float) -> tuple[Imag
 
 
 def halve(image: Image) -> Image:
-    """Averages 2 x 2 pixels of an image (H, W, 3): (H / 2, W / 2, 3), rounded down.
+    """Averages 2 x 2 pixels of an image (H, W, 3); returns (H / 2, W / 2, 3), rounded down.
 
-    That is ten times as fast as averages over parts of pixels.
+    These averages are ten times as fast as averages over parts of pixels.
     """
     half = (image.shape[1] // 2, image.shape[0] // 2)
     return np.asarray(cv2.resize(image, half, interpolation=cv2.INTER_LINEAR), np.uint8)

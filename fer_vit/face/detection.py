@@ -1,4 +1,4 @@
-"""What a detector finds in an image: the box of a face, five landmarks and a score."""
+"""The result of a detector for a face: a box, five landmarks and a score."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,18 +10,15 @@ from fer_vit.geometry import Array
 
 
 class Detection(NamedTuple):
-    """What a detector has found in an image, in the image's pixels.
+    """A detected face, in pixels of the image; `to_faces` turns detections into `Faces`."""
 
-    `to_faces` makes rows of `fer_vit.faces.Faces` of it.
-    """
-
-    box: Array  # xyxy (4,); may extend beyond the image
+    box: Array  # (4,), xyxy; may extend beyond the image
     landmarks: Array  # (5, 2) in the order of `geometry.LANDMARKS`
     score: float  # in [0, 1]; `NOT_FOUND` for a full image, NaN without a detector
 
     @property
     def not_found(self) -> bool:
-        """Whether a detector found no face, so that the full image is taken as one."""
+        """Whether a detector found no face, so that the full image counts as a face."""
         return self.score == NOT_FOUND
 
     @property
@@ -40,9 +37,9 @@ class Detection(NamedTuple):
         return (self.box[:2] + self.box[2:]) / 2
 
     def moved(self, scale: float | Array, shift: float | Array = 0.0) -> "Detection":
-        """Returns the face in another image: x and y are multiplied by `scale`, then shifted.
+        """Returns the face with x and y multiplied by `scale`, then shifted.
 
-        Scale and shift are of both axes, or (2,): of x and of y.
+        Scale and shift are numbers for both axes, or arrays (2,) with one number for each axis.
         """
         corners = self.box.reshape(2, 2) * scale + shift
         return Detection(corners.ravel(), self.landmarks * scale + shift, self.score)
@@ -54,7 +51,7 @@ def best(faces: list[Detection]) -> Detection | None:
 
 
 def box_iou(first: Detection, second: Detection) -> float:
-    """Returns the intersection over union of two faces' boxes."""
+    """Returns the intersection over union (IoU) of the boxes of two faces."""
     sides = np.minimum(first.box[2:], second.box[2:]) - np.maximum(first.box[:2], second.box[:2])
     common = float(np.prod(sides.clip(0)))
     return common / (first.side**2 + second.side**2 - common)
@@ -63,12 +60,12 @@ def box_iou(first: Detection, second: Detection) -> float:
 def to_faces(
     info: PhotoInfo, faces: Sequence[Detection | None], tracks: Sequence[int] | None = None
 ) -> Faces:
-    """Returns what was found in a photo or frame as faces.
+    """Turns the detections of one photo or frame into faces.
 
     Args:
-        info: The photo.
-        faces: The N faces; None stands for a crop that was not searched.
-        tracks: The number of each face's person in a video (N,).
+        info: The photo or frame.
+        faces: The N detections; None stands for a crop that was not searched.
+        tracks: The track (N,) of each face in a video. None: a photo.
     """
     box = np.full((len(faces), 4), np.nan)
     landmarks = np.full((len(faces), 5, 2), np.nan)

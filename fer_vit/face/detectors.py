@@ -1,4 +1,4 @@
-"""Detectors: what finds the faces in a photo, in the crop of a face, or in a video's next frame."""
+"""Detectors find faces in a photo, in the crop of a face, or in the next frame of a video."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -23,38 +23,38 @@ from fer_vit.faces import NOT_FOUND
 from fer_vit.geometry import Array, Image, full_box
 from fer_vit.wording import describe_entries
 
-# The smallest longer side of the images that a detector gets, in pixels. At 224 YuNet finds as many
-# of FERPlus' 48-pixel crops as at any size from 128 to 320, and its landmarks, from which the
-# landmark network learned, lie on the eyes of the mean aligned face; at 160 they are 11 % too far
-# apart.
+# The smallest longer side of the images that a detector gets, in pixels. At 224, YuNet finds faces
+# in as many of FERPlus' 48-pixel crops as at any size from 128 to 320. YuNet's landmarks at 224,
+# which were targets for the landmark network, lie on the eyes of the mean aligned face; at 160, the
+# landmarks of the eyes are 11% too far apart.
 MIN_SIDE = 224
 
-# The largest longer side. At 1280 YuNet finds faces down to about a hundredth of a photo's longer
-# side.
+# The largest longer side of the images that a detector gets, in pixels. At 1280, YuNet finds faces
+# down to about a hundredth of a photo's longer side.
 MAX_SIDE = 1280
 
-# side in pixels of the largest face that is detected as one, not in fragments
+# side in pixels of the largest face that is detected as a whole, not in fragments
 FRAGMENTED_SIDE = 448
 
 PHOTO_SCORE = 0.7  # YuNet's minimum score in photos, by docs/results/benchmarks.md
-CROP_SCORE = 0.3  # in crops of a face: YuNet finds one in 99.8% of FERPlus' crops
+CROP_SCORE = 0.3  # YuNet's minimum score in crops: it finds a face in 99.8% of FERPlus' crops
 
 # YuNet's score below which a face is uncertain. In docs/results/benchmarks.md, nearly all false
-# faces are below it.
+# faces have lower scores.
 SURE_SCORE = 0.8
 
-# Longer side of a face's box, as a share of the square that is searched in a video's next frame: a
-# turned or moving face stays inside.
+# Longer side of a face's box, as a share of the side of the square that is searched in the next
+# frame of a video. A turned or moving face stays inside the square.
 FOLLOWED_SHARE = 0.75
 
-SAME_FACE_IOU = 0.3  # boxes with a larger IoU are of the same face
+SAME_FACE_IOU = 0.3  # two boxes with a larger IoU belong to the same face
 
 DetectorName = Literal["yunet", "landmarks", "none"]
 DEFAULT_DETECTOR: DetectorName = "yunet"
 
 
 class FindsFaces(Protocol):
-    """What Python users can pass as a detector. It must be picklable for worker processes."""
+    """An object that Python users can pass as a detector; picklable, for worker processes."""
 
     def find(self, image: Image) -> list[Detection]:
         """Returns the faces in an image (H, W, 3), RGB uint8, in any order.
@@ -66,22 +66,23 @@ class FindsFaces(Protocol):
 
 if TYPE_CHECKING:
     ChosenDetector: TypeAlias = DetectorName | FindsFaces
-else:  # options of the command line are made of this: it takes names alone
+else:  # the command line makes an option of this type, and takes only names
     ChosenDetector = DetectorName
 
 
 class Detector(ABC):
     """Finds faces; `DETECTORS` has the instances that options name.
 
-    Each detector has its own scale of scores, in [0, 1].
+    Each detector has a separate scale of scores, in [0, 1].
 
     Attributes:
-        meaning: What it finds, for the help.
+        meaning: What the detector finds, for the help.
         min_score: Faces with a lower score are left out.
-        photo_score: Faces with a lower score do not make a photo of what should be the crop of one.
-        crop_score: `min_score` in crops of one face.
-        sure_score: Faces with a lower score have the warning "uncertain face". None: no face has.
-        searches: Whether it finds faces in photos.
+        photo_score: Faces with a lower score do not count when `is_photo` decides whether an image
+            is a photo or the crop of a face.
+        crop_score: The minimum score in crops of one face.
+        sure_score: Faces with a lower score get the warning "uncertain face". None: no face does.
+        searches: Whether the detector finds faces in photos.
     """
 
     meaning: str = ""
@@ -95,33 +96,33 @@ class Detector(ABC):
     def detect(self, image: Image) -> list[Detection]:
         """Returns all faces in an image (H, W, 3), RGB uint8, best score first.
 
-        It may leave out faces below `min_score`, which `find` does not return.
+        Faces below `min_score` may be missing, since `find` does not return them.
         """
 
     def find(self, image: Image) -> list[Detection]:
         """Returns the faces in an image (H, W, 3), RGB uint8, best score first.
 
-        Faces below `min_score` are left out; a face without a score (NaN) is not below it.
+        Faces below `min_score` are left out. A face without a score (NaN) is kept.
         """
-        # a score of a network is a float32: its 0.7 is a little less than 0.7
+        # networks return float32 scores, and 0.7 as float32 is a little less than 0.7
         lowest = min(self.min_score, float(np.float32(self.min_score)))
         return [face for face in self.detect(image) if not face.score < lowest]
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
-        """Returns found faces of an image (H, W, 3) with landmarks by fer-vit's network.
+        """Returns detected faces of an image (H, W, 3) with landmarks from fer-vit's network.
 
         A detector may leave out faces here.
         """
         return refine_landmarks(image, faces)
 
     def find_in_crop(self, image: Image) -> Detection | None:
-        """Returns the face of a crop (H, W, 3); None if the detector searches no crops."""
+        """Returns the face of a crop (H, W, 3); None if the detector does not search crops."""
         return detect_in_crop(self, image)
 
     def load(self, min_score: float) -> "Detector":
-        """Returns the detector, with its files, for faces with this score or more.
+        """Returns the detector, or a copy with another `min_score`, with all files found.
 
-        It is a copy if its `min_score` is different. Raises FerVitError when a file is missing.
+        Raises FerVitError when a file is missing.
         """
         if min_score == self.min_score:
             return self
@@ -131,7 +132,7 @@ class Detector(ABC):
 
 
 class YuNet(Detector):
-    """YuNet at the sizes that find small and large faces."""
+    """YuNet at two sizes of the image, for small and for large faces."""
 
     meaning = "finds faces, also in crops"
     photo_score = PHOTO_SCORE
@@ -139,16 +140,16 @@ class YuNet(Detector):
     sure_score = SURE_SCORE
 
     def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
-        self.path = path  # of its file, which each process opens once; None: not searched yet
+        self.path = path  # the file of the network; None: `yunet_path` finds it when needed
         self.min_score = min_score
 
     def load(self, min_score: float) -> "YuNet":  # noqa: D102
         return YuNet(yunet_path(), min_score)
 
     def confirm(self, image: Image, faces: Sequence[Detection]) -> list[Detection]:
-        """Refines landmarks, and leaves out uncertain faces that are none in a second look.
+        """Refines landmarks, and leaves out uncertain faces that the second look rejects.
 
-        The network of the second look was trained on YuNet's mistakes.
+        The network of the second look was trained on false faces of YuNet.
         """
         return confirm_faces(image, faces, self.sure_score)
 
@@ -158,9 +159,9 @@ class YuNet(Detector):
         return join_sizes(fine, coarse, longest=max(image.shape[:2]))
 
     def search(self, image: Image) -> tuple[list[Detection], list[Detection]]:
-        """Returns the faces found at up to MAX_SIDE pixels, and those found in a small copy.
+        """Returns the faces found at up to MAX_SIDE pixels, and the faces found in a small copy.
 
-        All are in pixels of the image (H, W, 3).
+        All faces are in pixels of the image (H, W, 3).
         """
         longest = max(image.shape[:2])
         large = resized(image, min(max(longest, MIN_SIDE), MAX_SIDE))
@@ -171,12 +172,12 @@ class YuNet(Detector):
         return fine, coarse
 
     def _detect_in_copy(self, resized_copy: Image, image: Image) -> list[Detection]:
-        """Returns the faces in a resized copy of an image, in the image's pixels."""
+        """Returns the faces in a resized copy of an image, in pixels of the image."""
         network_rows = find_by_network(self.path or yunet_path(), resized_copy, self.min_score)
         rows = network_rows.astype(float)  # (F, 15): x, y, width, height, five points, score
         scale = _scale(resized_copy, image)  # (2,)
-        # Mirrored images show no constant offset between the network's coordinates and ours, so no
-        # half pixel is added.
+        # No half pixel is added: detections in mirrored images show no constant offset between the
+        # coordinates of the network and of fer-vit.
         corners = np.stack([rows[:, :2], rows[:, :2] + rows[:, 2:4]], 1)  # (F, 2, 2)
         boxes = (corners * scale).reshape(-1, 4)
         landmarks = rows[:, 4:14].reshape(-1, 5, 2) * scale
@@ -185,7 +186,7 @@ class YuNet(Detector):
 
 
 class LandmarksOnly(Detector):
-    """Takes each image as one face and finds its landmarks."""
+    """Treats each image as one face, and finds the landmarks."""
 
     meaning = "treats each image as one face and finds its landmarks"
     searches = False
@@ -198,7 +199,7 @@ class LandmarksOnly(Detector):
 
 
 class NoDetector(Detector):
-    """Finds nothing: each image is framed like the crops of training."""
+    """Finds nothing: each image must be framed like the training crops."""
 
     meaning = "finds nothing, so images must be framed like the training crops"
     searches = False
@@ -211,7 +212,7 @@ class NoDetector(Detector):
 
 
 class CustomDetector(Detector):
-    """A detector of a Python user, whose scale of scores is unknown: no face is uncertain."""
+    """A detector of a Python user. The scale of scores is unknown, so no face is uncertain."""
 
     def __init__(self, detector: FindsFaces) -> None:
         self.detector = detector
@@ -219,7 +220,7 @@ class CustomDetector(Detector):
     def detect(self, image: Image) -> list[Detection]:
         """Returns the faces that the detector of the user finds, best score first.
 
-        Raises FerVitError when it does not return faces as `FindsFaces.find` describes them.
+        Raises FerVitError when the detector does not return what `FindsFaces.find` describes.
         """
         name = detector_name(self.detector)
         returned = self.detector.find(image)
@@ -232,9 +233,9 @@ class CustomDetector(Detector):
 
 
 def check_detection(face: object, image: Image, name: str) -> Detection:
-    """Returns a face that the detector `name` of a user finds in an image (H, W, 3), as arrays.
+    """Returns a face that the detector `name` of a user found in an image (H, W, 3), as arrays.
 
-    Raises FerVitError when it is no `Detection`, or its values are none of a face in the image.
+    Raises FerVitError when the face is no `Detection`, or a value is not possible in the image.
     """
     expected = f"Expected `{name}.find` to return"
     if not isinstance(face, Detection):
@@ -259,7 +260,7 @@ def check_detection(face: object, image: Image, name: str) -> Detection:
 
 
 def _is_box_in(image: Image, box: Array) -> bool:
-    """Returns whether a box, xyxy, of a pixel or more overlaps with an image (H, W, 3)."""
+    """Returns whether a box, xyxy, has at least one pixel and overlaps with an image (H, W, 3)."""
     if box.shape != (4,) or not np.isfinite(box).all():
         return False
     sides = box[2:] - box[:2]
@@ -267,8 +268,8 @@ def _is_box_in(image: Image, box: Array) -> bool:
     return bool((sides >= 1).all() and (visible > 0).all())
 
 
-# The detectors by name. A new one is a subclass of `Detector`, an entry here and in `DetectorName`:
-# the type of an option cannot be made of a dictionary.
+# The detectors by name. A new detector is a subclass of `Detector`, an entry here and an entry in
+# `DetectorName`: a `Literal` type cannot be made from the keys of a dictionary.
 DETECTORS: dict[DetectorName, Detector] = {
     "yunet": YuNet(),
     "landmarks": LandmarksOnly(),
@@ -280,7 +281,7 @@ DETECTORS_HELP = describe_entries({name: entry.meaning for name, entry in DETECT
 
 
 def describe_scores() -> str:
-    """Returns the default scores of the detectors that leave out faces by default."""
+    """Returns the default minimum scores, of detectors with one, as text for the help."""
     descriptions = []
     for name, detector in DETECTORS.items():
         if detector.min_score > 0:
@@ -292,11 +293,11 @@ def describe_scores() -> str:
     return ", ".join(descriptions)
 
 
-SCORES_HELP = describe_scores()  # the default scores of the detectors, for the help
+SCORES_HELP = describe_scores()
 
 
 def find_detector(detector: ChosenDetector) -> Detector:
-    """Returns a detector, without its files, by its name or object.
+    """Returns the detector of a name, or for an object of a user; files are not searched yet.
 
     Raises:
         FerVitError: There is no detector of this name, or the object is a class or has no method
@@ -325,20 +326,20 @@ def find_detector(detector: ChosenDetector) -> Detector:
 
 
 def detector_name(detector: ChosenDetector) -> str:
-    """Returns the name of a detector in tables: of an object, its class."""
+    """Returns the name of a detector for tables; for an object, the name of the class."""
     return detector if isinstance(detector, str) else type(detector).__name__
 
 
 def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> list[Detection]:
-    """Returns the large faces of a small copy and the other faces, best score first.
+    """Joins the faces found in a full-size image and in a small copy, best score first.
 
-    At full size, a face of more than FRAGMENTED_SIDE pixels is found in fragments. Faces inside a
-    large face are dropped.
+    At full size, a face of more than FRAGMENTED_SIDE pixels is found in fragments. So large faces
+    are taken from the small copy, and full-size faces inside a large face are dropped.
 
     Args:
-        fine: The faces at full size.
-        coarse: The faces in a small copy, in pixels of the full size.
-        longest: The longer side of the full size in pixels.
+        fine: The faces found at full size.
+        coarse: The faces found in the small copy, in pixels of the full-size image.
+        longest: The longer side of the full-size image in pixels.
     """
     large = [face for face in coarse if face.side > longest / 3]
     others = []
@@ -349,12 +350,14 @@ def join_sizes(fine: list[Detection], coarse: list[Detection], longest: int) -> 
 
 
 def detect_in_crop(detector: Detector, image: Image) -> Detection:
-    """Finds the face of a crop (H, W, 3): the one with the greatest score times side.
+    """Returns the face of a crop (H, W, 3) with the greatest score times side.
 
-    The detector gets a grey copy at 224 pixels, because colour alone would move the face, without
-    padding, which only lost faces. If the face is small, the image may be a photo and is searched
-    at full size, in colour. Landmarks are searched in the full image if there is no face, or if its
-    box and the image have an IoU of 0.5 or more: covered eyes or a mask mislead the detector's box
+    The detector gets a grey copy at 224 pixels, because colours would move the detected face. The
+    copy has no padding, because with padding fewer faces are found. If the face is small, the image
+    may be a photo; then the image is searched at full size, in colour.
+
+    The landmark network gets the box of the face if the IoU of box and image is below 0.5. It gets
+    the full image otherwise, and if there is no face: covered eyes or a mask would shift the box
     more than the landmarks.
     """
     grey = grey_copy(image)
@@ -377,10 +380,10 @@ def grey_copy(image: Image) -> Image:
 
 
 def is_photo(detector: Detector, image: Image) -> bool:
-    """Returns whether an image (H, W, 3) above `MAX_CUT_SIDE` shows several faces, or a small one.
+    """Returns whether an image (H, W, 3) is a photo rather than the crop of a face.
 
-    A face is small if it fills less than half of the image. Faces below the detector's minimum
-    score of photos do not count.
+    A photo is larger than `MAX_CUT_SIDE`, and shows several faces or a small face, which fills less
+    than half of the image's shorter side. Faces below the detector's `photo_score` do not count.
     """
     if max(image.shape[:2]) <= MAX_CUT_SIDE:
         return False
@@ -389,11 +392,11 @@ def is_photo(detector: Detector, image: Image) -> bool:
 
 
 def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> list[Detection]:
-    """Re-detects each face of a video where it is expected in the next frame (H, W, 3).
+    """Re-detects the faces of a video in the next frame (H, W, 3), around their last positions.
 
     A box keeps its size and moves with the landmarks, so that all searches have the same framing.
-    Faces that are not found, or found twice, are left out. Landmarks are refined from the expected
-    ones, moved to the detection.
+    Landmarks are refined from the last landmarks, which are first shifted to the detection. A face
+    that is not found, or that is the same as an earlier one, is left out.
     """
     followed: list[Detection] = []
     for face in faces:
@@ -413,7 +416,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
 
 
 def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
-    """Cuts a grey square around a face, faster than `warp`.
+    """Cuts a grey square around a face out of an image (H, W, 3), faster than `warp`.
 
     Returns the cut (MIN_SIDE, MIN_SIDE, 3), and scale and shift (2,) from image to cut pixels.
     """
@@ -421,7 +424,7 @@ def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     start = np.round(face.centre).astype(int) - half  # (x, y)
     stop = start + 2 * half
 
-    # The part of the square inside the image, and the widths of its margins outside.
+    # the part of the square inside the image, and the widths of the margins outside of the image
     image_size = np.array(image.shape[1::-1])  # width and height
     part_start = np.clip(start, 0, image_size - 1)
     part_stop = np.clip(stop, 1, image_size)
@@ -436,7 +439,7 @@ def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
 
 
 def _centre_within(face: Detection, around: Detection) -> bool:
-    """Returns whether the centre of a face is inside the box of another."""
+    """Returns whether the centre of a face is inside the box of the face `around`."""
     return bool((around.box[:2] <= face.centre).all() and (face.centre <= around.box[2:]).all())
 
 
@@ -448,11 +451,11 @@ def _scale(small: Image, image: Image) -> Array:
 def resized(image: Image, side: int) -> Image:
     """Scales the longer side of an image (H, W, 3) to `side` pixels.
 
-    The image is enlarged by bicubic interpolation, or reduced by halves, then averaged.
+    The image is enlarged by bicubic interpolation. It is reduced in steps by half, then by an
+    average over parts of pixels, or, for a slight reduction, by bilinear interpolation.
 
-    Averages over parts of pixels take ten times as long as bilinear interpolation, which does not
-    alias where the last reduction is slight, or to a half, which it computes as the mean of four
-    pixels.
+    Bilinear interpolation is ten times as fast as averages over parts of pixels. It does not alias
+    in a slight reduction, or in a step by half, which is the mean of four pixels.
     """
     while max(image.shape[:2]) > 2 * side:
         image = _resize_by(image, 0.5, cv2.INTER_LINEAR)

@@ -1,8 +1,8 @@
-"""Headers of encoded images: the format, the size, and what costs memory in decoding.
+"""Reads the headers of encoded images: the format, the size, and properties that need more memory.
 
 The size is read from the header before anything is decoded, since a few bytes can claim more pixels
-than memory holds; `IMAGE_FORMATS` has the limit of each format. Pillow takes 30 microseconds for a
-size, nearly as long as decoding a small PNG; `image_size` takes one or two.
+than memory holds; `IMAGE_FORMATS` has the limit of each format. `image_size` takes one or two
+microseconds. Pillow takes 30, nearly as long as decoding a small PNG.
 """
 
 import math
@@ -19,7 +19,7 @@ Size = tuple[int, int]  # width and height in pixels, before EXIF turns the imag
 
 MEGA = 1_000_000
 
-# The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295.
+# The largest photos of phones have 201 megapixels; a file of 68 bytes can claim 4,295 megapixels.
 MAX_PIXELS = 16_384 * 12_288
 
 JPEG = b"\xff\xd8\xff"
@@ -33,24 +33,29 @@ END_OF_IMAGE = 0xD9
 # Markers of the segment with the size, one for each kind of compression.
 START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
-# The ones of compressions in which one scan can have all of the pixels.
+# Markers of the kinds of compression in which one scan can have all data of all pixels.
 SEQUENTIAL_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
-MAX_SEGMENTS = 10_000  # of a JPEG: each takes time, but only four bytes; a hundred are many
 
-# The tags of a TIFF with its size.
+# Most segments that a JPEG may have. Each segment takes time, but only four bytes; a hundred are
+# many.
+MAX_SEGMENTS = 10_000
+
+# The tags of a TIFF for width and height.
 WIDTH = 256
 HEIGHT = 257
-INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # the types in which a TIFF may give its size
-MAX_ENTRIES = 4096  # libtiff rejects directories with more
+INTEGERS = {1: "B", 3: "H", 4: "I", 16: "Q"}  # `struct` formats of the types of these tags
+MAX_ENTRIES = 4096  # libtiff rejects a directory with more entries
 
 AVIF = frozenset((b"avif", b"avis"))  # the brands of an AVIF
-MAX_BRAND_BYTES = 1024  # of a file's list of formats; twenty to forty are usual
+MAX_BRAND_BYTES = 1024  # most bytes of a file's list of brands; twenty to forty are usual
 SIZE_BOX = re.compile(b"ispe|tkhd")  # the boxes with the size of a picture and of a track
-MAX_BOXES = 1000  # at the top of a file in boxes, and sizes in one of them; ten are usual
+
+# Most boxes at the top of a file that are read, and most sizes in one box. Ten are usual.
+MAX_BOXES = 1000
 
 
 def image_size(data: bytes) -> Size | None:
-    """Reads the size in the header of an encoded image.
+    """Returns the size in the header of an encoded image.
 
     None for an unknown format or a truncated header. Raises ImageError for a JPEG with too many
     segments.
@@ -60,12 +65,12 @@ def image_size(data: bytes) -> Size | None:
         return None
     try:
         return image_format.size(data)
-    except (struct.error, KeyError):
+    except (struct.error, KeyError):  # a truncated header, or a type not in `INTEGERS`
         return None
 
 
 def image_suffix(data: bytes) -> str | None:
-    """Returns a suffix for an encoded image by its content; None for other content."""
+    """Returns the suffix of an encoded image's format, such as .png; None for other content."""
     image_format = find_image_format(data)
     if image_format is None or is_clip(data):
         return None
@@ -73,9 +78,9 @@ def image_suffix(data: bytes) -> str | None:
 
 
 def brands(data: bytes) -> set[bytes]:
-    """Returns the brands of a file in boxes, which name its formats; else none.
+    """Returns the brands of a file, which name its formats; an empty set for a file without boxes.
 
-    ISO 14496-12: AVIF, HEIC, MP4.
+    Files in boxes (ISO 14496-12) are AVIF, HEIC and MP4.
     """
     if data[4:8] != b"ftyp":
         return set()
@@ -94,18 +99,18 @@ def is_clip(data: bytes) -> bool:
 
 
 def is_animated(data: bytes) -> bool:
-    """Returns whether an encoded PNG, WebP or AVIF has more than one frame."""
+    """Returns whether a decodable PNG, WebP or AVIF has more than one frame."""
     if data.startswith(b"\x89PNG"):
         return b"acTL" in data[: data.find(b"IDAT")]
     if data[8:16] == b"WEBPVP8X":
-        return bool(data[20] & 2)  # the flag of an animation
+        return bool(data[20] & 2)  # the flag for an animation
     return data[8:12] == b"avis"
 
 
 def count_scans(data: bytes) -> int:
     """Returns the number of scans of a JPEG; 0 for other formats.
 
-    Each of them can refine all pixels by a few bytes.
+    With only a few bytes, a scan can refine all pixels.
     """
     if not data.startswith(JPEG):
         return 0
@@ -120,14 +125,14 @@ def count_scans(data: bytes) -> int:
 def _has_several_scans(data: bytes) -> bool:
     """Returns whether a JPEG has several scans.
 
-    Then the coefficients of all its pixels are in memory at once.
+    If so, the decoder has the coefficients of all pixels in memory at once.
     """
     first_is_whole = next(_scans(data), False)
     return not first_is_whole
 
 
 def _scans(data: bytes) -> Iterator[bool]:
-    """Yields for each scan of a JPEG whether the scan has the whole image: all components."""
+    """Yields for each scan of a JPEG whether the scan has all components, so the whole image."""
     components = b""
     for marker, at in _markers(data):
         if marker in SEQUENTIAL_FRAMES:
@@ -163,7 +168,7 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 def _bmp_size(data: bytes) -> Size:
     (header,) = unpack_from("<I", data, 14)
     width, height = unpack_from("<HH" if header == 12 else "<ii", data, 18)
-    return abs(width), abs(height)  # the height is negative where rows go from top to bottom
+    return abs(width), abs(height)  # the height is negative if rows go from top to bottom
 
 
 def _webp_size(data: bytes) -> Size | None:
@@ -172,7 +177,7 @@ def _webp_size(data: bytes) -> Size | None:
         width, wider, height, higher = unpack_from("<HBHB", data, 24)
         return width + (wider << 16) + 1, height + (higher << 16) + 1
     if chunk_id == b"VP8L":
-        (bits,) = unpack_from("<I", data, 21)  # 14 for each side
+        (bits,) = unpack_from("<I", data, 21)  # 14 bits for each side
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if chunk_id == b"VP8 ":
         width, height = unpack_from("<HH", data, 26)
@@ -181,9 +186,9 @@ def _webp_size(data: bytes) -> Size | None:
 
 
 def _avif_size(data: bytes) -> Size | None:
-    """Returns the largest size that the boxes of an AVIF name, for a picture or a track.
+    """Returns the largest size that the boxes of an AVIF give for a picture or a track.
 
-    None if there is none.
+    None if no box gives a size, or too many boxes do.
     """
     sizes: list[Size] = []
     for start, end in _boxes(data, (b"meta", b"moov")):
@@ -195,7 +200,8 @@ def _avif_size(data: bytes) -> Size | None:
             if match[0] == b"ispe":
                 sizes.append(unpack_from(">II", data, at + 8))
                 continue
-            # Sides of a track are in 65,536ths; version 1 has longer times before them.
+            # sides of a track are in 65,536ths of a pixel; in version 1, the times before the sides
+            # are longer
             offset = 92 if data[at + 4] == 1 else 80
             width, height = unpack_from(">II", data, at + offset)
             sizes.append((width >> 16, height >> 16))
@@ -203,7 +209,7 @@ def _avif_size(data: bytes) -> Size | None:
 
 
 def _boxes(data: bytes, types: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """Yields start and end of the boxes of these types at the top of a file (ISO 14496-12)."""
+    """Yields start and end of each box of the given types at the top of a file (ISO 14496-12)."""
     start = 0
     for _ in range(MAX_BOXES):
         if start + 8 > len(data):
@@ -218,7 +224,7 @@ def _boxes(data: bytes, types: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _has_alpha(data: bytes) -> bool:
-    """Returns whether an AVIF has transparency, which its decoder stores twice."""
+    """Returns whether an AVIF has transparency; the decoder stores transparency twice."""
     urn = re.compile(b"urn:mpeg:(mpegB:cicp:systems:auxiliary:alpha|hevc:2015:auxid:1)")
     boxes = _boxes(data, (b"meta", b"moov"))
     return any(urn.search(data, start, end) for start, end in boxes)
@@ -245,22 +251,22 @@ def _tiff_size(data: bytes) -> Size:
     for number in range(min(entries, MAX_ENTRIES)):
         at = first + number * entry_size
         tag, field_type = unpack_from(f"{order}HH", data, at)
-        if tag in sides:  # the largest of several: decoders differ in which one they take
+        if tag in sides:  # the largest of repeated tags, since decoders take different ones
             (side,) = unpack_from(order + INTEGERS[field_type], data, at + value_offset)
             sides[tag] = max(sides[tag], side)
     return sides[WIDTH], sides[HEIGHT]
 
 
 class ImageFormat(NamedTuple):
-    """A format of images: how its files begin, its size, and the most pixels that are decoded."""
+    """An image format, with the most pixels that are decoded."""
 
-    signature: re.Pattern[bytes]
+    signature: re.Pattern[bytes]  # matches the first bytes of a file
     suffix: str
-    size: Callable[[bytes], Size | None]
-    # Decoding takes at most 1.2 GB: this, times the bytes of a pixel (measured at the peak).
+    size: Callable[[bytes], Size | None]  # reads the size from the header
+    # Decoding takes at most 1.2 GB: this number times the bytes per pixel (measured at the peak).
     max_pixels: int
-    is_heavy: Callable[[bytes], bool]  # whether an image takes more bytes for each pixel
-    max_heavy_pixels: int  # in place of `max_pixels` for a heavy image
+    is_heavy: Callable[[bytes], bool]  # whether decoding an image takes more bytes per pixel
+    max_heavy_pixels: int  # the limit for a heavy image, instead of `max_pixels`
 
 
 def _never(_: bytes) -> bool:
@@ -280,7 +286,7 @@ def _format_of(
 
 
 IMAGE_FORMATS = (
-    # One scan: 6.1 bytes a pixel; several: up to 11.1 (four components without subsampling).
+    # one scan: 6.1 bytes per pixel; several scans: up to 11.1 (four components, not subsampled)
     _format_of(
         JPEG,
         ".jpeg",
@@ -289,7 +295,7 @@ IMAGE_FORMATS = (
         is_heavy=_has_several_scans,
         max_heavy_pixels=108 * MEGA,
     ),
-    # 6.1 bytes a pixel; 12.2 for an animation.
+    # 6.1 bytes per pixel; 12.2 for an animation
     _format_of(
         rb"\x89PNG\r\n\x1a\n",
         ".png",
@@ -298,7 +304,7 @@ IMAGE_FORMATS = (
         is_heavy=is_animated,
         max_heavy_pixels=100 * MEGA,
     ),
-    # 8.1 bytes a pixel without a loss; 11.2 for an animation.
+    # lossless: 8.1 bytes per pixel; 11.2 for an animation
     _format_of(
         rb"RIFF....WEBP",
         ".webp",
@@ -307,13 +313,13 @@ IMAGE_FORMATS = (
         is_heavy=is_animated,
         max_heavy_pixels=108 * MEGA,
     ),
-    # 8.5 bytes a pixel.
+    # 8.5 bytes per pixel
     _format_of(rb"GIF8[79]a", ".gif", lambda data: unpack_from("<HH", data, 6), 140 * MEGA),
-    # 6.2 bytes a pixel.
+    # 6.2 bytes per pixel
     _format_of(rb"BM", ".bmp", _bmp_size, MAX_PIXELS),
-    # Up to 12.4 bytes a pixel: CMYK, or 16 bits and transparency in one strip.
+    # up to 12.4 bytes per pixel: CMYK, or 16 bits with transparency in one strip
     _format_of(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]", ".tiff", _tiff_size, 97 * MEGA),
-    # AVIF: up to 24 bytes a pixel; with transparency up to 46.
+    # AVIF: up to 24 bytes per pixel; with transparency, up to 46
     _format_of(
         rb"....ftyp",
         ".avif",
@@ -326,7 +332,7 @@ IMAGE_FORMATS = (
 
 
 def find_image_format(data: bytes) -> ImageFormat | None:
-    """Returns the format of an encoded image by how it begins; None for others."""
+    """Returns the format of an encoded image by the first bytes; None for an unknown format."""
     for image_format in IMAGE_FORMATS:
         if image_format.signature.match(data):
             return image_format

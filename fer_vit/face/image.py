@@ -1,9 +1,9 @@
-"""The image reader: decodes files to RGB uint8, or raises an error with the reason.
+"""Decodes image files to RGB uint8, or raises an error with the reason.
 
-Formats and limits are in `headers`. Other formats reach no decoder, so that a hostile file
-cannot select a rarely used one. OpenCV's own limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is fixed when a
-process first imports cv2, applies to the user's images too, and counts the pixels of a JPEG after
-its reduction (4.12, 5.0).
+Formats and limits are in `headers`. All other formats are refused, so that a hostile file cannot
+select a rarely used decoder. OpenCV's limit (`OPENCV_IO_MAX_IMAGE_PIXELS`) is not used: the limit
+is fixed when a process first imports cv2, also applies to images that the user decodes, and counts
+the pixels of a JPEG after reduction (OpenCV 4.12, 5.0).
 """
 
 import io
@@ -35,7 +35,8 @@ from fer_vit.face.headers import (
 from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock
 
-# OpenCV's flags that divide width and height by 1, 2, 4 or 8; OpenCV's constants add grey or BGR.
+# OpenCV's flags that divide width and height by 1, 2, 4 or 8. The constants of cv2 cannot be used,
+# because they include grey or BGR.
 REDUCED = {
     1: 0,
     2: 16,
@@ -45,22 +46,25 @@ REDUCED = {
 ORIENTATION = Base.Orientation
 # Steps of rows and columns for the EXIF orientations 1 to 4; -1: in reverse order.
 FLIPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
-MAX_FILE_BYTES = 256 * MEGA  # bytes of an encoded image
-MAX_SCANS = 100  # of a JPEG: each takes time for all pixels, but only 300 bytes; ten are usual
-MAX_TEXTS = 100  # compressed texts of a PNG: each takes up to 46 ms
-DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # how files of formats with 16 bits begin
-# Pixels of an image that is decoded with 16 bits, at 15 bytes each; a larger image stays dark.
+MAX_FILE_BYTES = 256 * MEGA  # most bytes of an encoded image
+# Most scans of a JPEG. A scan can have 300 bytes, but takes time for all pixels; ten are usual.
+MAX_SCANS = 100
+MAX_TEXTS = 100  # most compressed texts of a PNG; each text takes up to 46 ms
+DEEP_SIGNATURES = (b"\x89PNG", b"II", b"MM")  # the first bytes of formats with 16 bits
+# Most pixels of an image that is decoded with 16 bits, at 15 bytes per pixel. A larger image stays
+# dark.
 MAX_DEEP_PIXELS = 80 * MEGA
-DARK_LEVEL = 64  # of 256 levels: images of 16 bits of which at most 14 are used stay below
-# The brands of a HEIC; an AVIF may have them, too.
+# If an image has only levels (0 to 255) below this, it may have 16 bits, with at most 14 in use.
+DARK_LEVEL = 64
+# The brands of a HEIC; an AVIF may have these brands, too.
 HEIC = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"))
 UNREADABLE = "not an image that can be decoded"
 
-# The status of a video; it lies here, since `predict/frames.py` needs PyAV, which may not be
+# The status of a video. The text is here, since `predict/frames.py` needs PyAV, which may not be
 # installed.
 UNREADABLE_VIDEO = "not a video that can be decoded"
 
-# Formats that are recognized by how their files begin, but reach no decoder.
+# The first bytes of known formats that are refused.
 UNREAD_FORMATS = {
     "JPEG 2000": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     "JPEG XL": rb"\0\0\0\x0cJXL \r\n\x87\n|\xff\x0a",
@@ -70,26 +74,26 @@ UNREAD_FORMATS = {
     "PSD": rb"8BPS",
     "OpenEXR": rb"\x76\x2f\x31\x01",
     "Radiance HDR": rb"#\?(RADIANCE|RGBE)",
-    # without a colour map, as photos are, or with the last line of version 2
+    # without a colour map, as in photos, or with the last bytes of version 2
     "TGA": rb"[\0-\xff]\x00[\x02\x03\x0a\x0b]\x00{9}"
     rb"|[\0-\xff][\0\x01][\x01-\x0b].*TRUEVISION-XFILE\.\0\Z",
 }
 
-# The status of a file that kills the process that reads it.
+# The status of a file that killed the process while it was read.
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 
 
 class QuietOpenCV:
-    """OpenCV prints nothing in blocks with this object; errors there become exceptions.
+    """Context in which OpenCV prints nothing; errors become exceptions.
 
     OpenCV has one log level for the whole process. Blocks of several threads may overlap: the first
-    block stores the user's level, the last one restores it.
+    block stores the user's level, and the last block restores it.
     """
 
     def __init__(self) -> None:
         self._lock = ThreadLock()
-        self._blocks = 0  # that run now
-        self._level = 0  # the user's
+        self._blocks = 0  # how many blocks run now
+        self._level = 0  # the user's log level
 
     def __enter__(self) -> None:
         with self._lock:
@@ -109,11 +113,11 @@ QUIET_OPENCV = QuietOpenCV()
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
-    """Decodes an encoded image to RGB uint8 (H, W, 3), upright by its EXIF or AVIF boxes.
+    """Decodes an encoded image to RGB uint8 (H, W, 3), made upright by EXIF or AVIF boxes.
 
-    Other modes become 8-bit RGB; an animation gives its first frame. `reduction` (1, 2, 4 or 8)
+    Other modes become 8-bit RGB; an animation gives the first frame. `reduction` (1, 2, 4 or 8)
     divides width and height; a reduced JPEG is decoded in a third of the time or less. Raises
-    ImageError as for `check_cost`.
+    ImageError as `check_cost`, and for an image that cannot be decoded.
     """
     check_cost(data)
     flags = cv2.IMREAD_COLOR_RGB | REDUCED[reduction]
@@ -124,7 +128,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
     image = _decode_with_opencv(data, flags)
     pixels = image.shape[0] * image.shape[1]
     if data.startswith(DEEP_SIGNATURES) and pixels <= MAX_DEEP_PIXELS and image.max() < DARK_LEVEL:
-        del image  # memory is for one of both
+        del image  # before the next decoding: the memory limit allows only one image
         image = _decode_with_opencv(data, flags | cv2.IMREAD_ANYDEPTH)
         if image.dtype == np.uint16:
             image = reduce_depth(image)
@@ -132,7 +136,7 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
 
 def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
-    """Decodes an encoded image with OpenCV's flags. Raises ImageError when it cannot be decoded."""
+    """Decodes an encoded image with flags of OpenCV; raises ImageError if that fails."""
     image = None
     with QUIET_OPENCV, suppress(cv2.error):
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -142,9 +146,10 @@ def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
 
 
 def reduce_depth(image: NDArray[np.uint16], bits: int | None = None) -> NDArray[np.uint8]:
-    """Reduces 16 bits to 8: the highest 8 of the lowest `bits`, by default of the bits in use.
+    """Reduces 16 bits to 8: takes the highest 8 of the lowest `bits` (None: of the bits in use).
 
-    Infrared and depth cameras use 10 to 14 bits; their images would be black.
+    Infrared and depth cameras use only 10 to 14 bits, so the highest 8 of all 16 bits would give a
+    black image.
     """
     used = used_bits(image) if bits is None else bits
     return np.asarray(image >> (used - 8), np.uint8)
@@ -157,12 +162,12 @@ def used_bits(image: NDArray[np.uint16]) -> int:
 
 
 def _avif_orientation(data: bytes) -> int:
-    """Returns the orientation in an AVIF's boxes as an EXIF number.
+    """Returns the orientation in the boxes of an AVIF, as an EXIF orientation.
 
-    1 (upright) for a broken header.
+    Returns 1 (upright) for a broken header.
     """
     try:
-        # reads the header only
+        # reads only the header
         return int(AvifImageFile(io.BytesIO(data)).getexif().get(ORIENTATION, 1))
     except Exception:  # Pillow raises many types for broken headers
         return 1
@@ -180,9 +185,10 @@ def rotate_upright(image: Image, orientation: int) -> Image:
 
 
 def check_cost(data: bytes) -> None:
-    """Raises ImageError for an image of unknown format, or one that takes much memory or time.
+    """Raises ImageError for an image of unknown format, or an image that takes much memory or time.
 
-    The full size counts even for reduced decoding: progressive JPEGs are always decoded in full.
+    The full size counts, even if decoding reduces the image: progressive JPEGs are always decoded
+    in full.
     """
     if not data:
         raise ImageError("the file is empty")
@@ -211,7 +217,7 @@ def check_cost(data: bytes) -> None:
 
 
 def _reason_unread(data: bytes) -> str:
-    """Returns why an image of no known format is not read, with a remedy for other formats."""
+    """Returns why an image is refused that has none of `IMAGE_FORMATS`."""
     for name, signature in UNREAD_FORMATS.items():
         if re.match(signature, data, re.DOTALL):
             return f"{name}, which is not read: save it as JPEG"
@@ -228,9 +234,9 @@ def check_size(size: Size, max_pixels: int) -> None:
 
 
 def check_file_size(size: int) -> None:
-    """Raises ImageError for the size of an encoded image in bytes.
+    """Raises ImageError if the size in bytes of an encoded image is too large.
 
-    Call it before the file is read or unpacked.
+    Call this before the file is read or unpacked.
     """
     if size > MAX_FILE_BYTES:
         raise ImageError(
@@ -240,14 +246,14 @@ def check_file_size(size: int) -> None:
 
 
 def reduction_to(data: bytes, min_side: int) -> int:
-    """Returns the strongest reduction (1, 2, 4 or 8) of a JPEG that leaves `min_side` pixels.
+    """Returns the strongest reduction of a JPEG (1, 2, 4 or 8) that leaves `min_side` pixels.
 
     The longer side of the reduced JPEG has at least `min_side` pixels. Other formats are not
-    reduced. If EXIF rotates the JPEG, the reduction divides its sides: padding would shift the
-    image.
+    reduced. If EXIF rotates the JPEG, the sides must be multiples of the reduction: otherwise,
+    padding would shift the image.
     """
     try:
-        # only the header; `Image.open` refuses large photos
+        # reads only the header; `Image.open` would refuse large photos
         image = JpegImageFile(io.BytesIO(data))
         turned = image.getexif().get(ORIENTATION, 1) != 1
     except Exception:  # Pillow raises many types for broken headers
@@ -265,8 +271,8 @@ def reduction_to(data: bytes, min_side: int) -> int:
 def size_of_photo(data: bytes, image: Image, reduction: int) -> Size:
     """Returns width and height of an upright photo, given a reduced copy (H, W, 3).
 
-    A copy has a pixel more where the reduction does not divide a side. EXIF rotates no such photo,
-    see `reduction_to`, so its size is the one in its header.
+    If a side is no multiple of the reduction, the side of the copy is rounded up, and the size
+    comes from the header. Such a photo is not rotated by EXIF (see `reduction_to`).
     """
     height, width = image.shape[:2]
     size = (width * reduction, height * reduction)
@@ -277,7 +283,7 @@ def size_of_photo(data: bytes, image: Image, reduction: int) -> Size:
 
 
 def read_image(path: Path) -> Image:
-    """Reads an image file: RGB uint8 (H, W, 3).
+    """Reads an image file as RGB uint8 (H, W, 3).
 
     Raises ImageError when the file cannot be read or decoded.
     """
@@ -285,16 +291,16 @@ def read_image(path: Path) -> Image:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads the file of an image.
+    """Reads the bytes of an image file.
 
-    Raises ImageError when it cannot be read, or is larger than any image.
+    Raises ImageError when the file cannot be read, or is larger than MAX_FILE_BYTES.
     """
     try:
         if path.exists() and not path.is_file():
             raise ImageError("not a regular file")  # reading a pipe could block forever
         with path.open("rb") as file:
             check_file_size(os.fstat(file.fileno()).st_size)
-            # the file may grow, or have no size, as those in /proc
+            # the file may grow while it is read, or have size 0, as files in /proc
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ImageError(error.strerror or type(error).__name__) from error
@@ -305,7 +311,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def to_rgb(array: NDArray[np.generic]) -> Image:
-    """Converts a uint8 image in memory to RGB (H, W, 3): grey is repeated, alpha dropped.
+    """Converts a uint8 image in memory to RGB (H, W, 3): repeats grey, and drops alpha.
 
     Raises FerVitError for other arrays.
     """
@@ -314,7 +320,7 @@ def to_rgb(array: NDArray[np.generic]) -> Image:
             "Expected an image without masked pixels, but some are. Fill them, for example by "
             "`image.filled(0)`."
         )
-    array = np.asarray(array)  # a matrix keeps two dimensions
+    array = np.asarray(array)  # `np.matrix` would always keep two dimensions
     is_grey = array.ndim == 2
     has_channels = array.ndim == 3 and array.shape[2] in (1, 3, 4)
     if array.dtype != np.uint8 or not array.size or not (is_grey or has_channels):

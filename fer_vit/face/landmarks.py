@@ -1,8 +1,8 @@
-"""Five landmarks of a face by a small network, and its second look at uncertain faces.
+"""Finds five landmarks of a face by a small network, which also checks uncertain faces.
 
-benchmarks/landmarks.py trained it on rotated, covered, blurred and small faces with YuNet's
-landmarks of clear ones; benchmarks/second_look.py added the second look, a linear output of the
-last features, which leaves the landmarks equal.
+benchmarks/landmarks.py trained the network on rotated, covered, blurred and small faces; the
+targets were YuNet's landmarks of the clear originals. benchmarks/second_look.py added the check,
+called second look: a linear output of the last features, with the landmarks unchanged.
 """
 
 from collections.abc import Sequence
@@ -31,34 +31,35 @@ from fer_vit.geometry import (
 )
 
 LANDMARKS_FILE = Path(__file__).with_name("landmarks.onnx")
-INPUT_SIDE = 64  # of the network's input in pixels
+INPUT_SIDE = 64  # side of the network's input in pixels
 
-# Longer side of a face's box in FERPlus' crops, as a fraction of the crop: median of 1,500; half
-# have 0.92 to 1.01.
+# Longer side of a face's box in FERPlus' crops, as a fraction of the crop's side: the median of
+# 1,500 crops; half of the crops have 0.92 to 1.01.
 FACE_SHARE = 0.98
 
-# Faces that the network gets at once: a crowd needs no more memory than these.
+# How many faces the network gets at once: a crowd of faces needs no more memory.
 MAX_FACES_AT_ONCE = 64
 
-# Outputs of the network.
+# The names of the network's outputs.
 POINTS_OUTPUT = "linear"  # x and y of the landmarks, as fractions of the cut's side
-FACE_OUTPUT = "face"  # the logit of a face
+FACE_OUTPUT = "face"  # the logit that a cut shows a face
 
-# Logit of the second look below which an uncertain face is none, by docs/results/benchmarks.md.
+# An uncertain face with a lower logit is rejected (see docs/results/benchmarks.md).
 MIN_FACE_LOGIT = -1.5
 
 
 class Look(NamedTuple):
-    """What the network sees in cuts of an image."""
+    """The outputs of the network for the cuts of F faces."""
 
-    landmarks: Array  # (F, 5, 2) in the image's pixels
-    logits: Array  # (F,) of a face
+    landmarks: Array  # (F, 5, 2) in image pixels
+    logits: Array  # (F,), the logit that the cut shows a face
 
 
 def look(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Looks at faces in squares of an image (H, W, 3), then again at the same faces, upright.
+    """Runs the network on squares of an image (H, W, 3), then again on the same faces, upright.
 
-    The matrices `to_cuts` (2, 3) map image pixels to the pixels of the squares.
+    The matrices `to_cuts` (2, 3) map image pixels to the pixels of the squares. Returns the outputs
+    of the second run.
     """
     landmarks = _look_in_cuts(image, to_cuts).landmarks
     return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks])
@@ -70,14 +71,17 @@ def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
-    """Refines approximate landmarks (F, 5, 2) of an image (H, W, 3), in upright cuts by them."""
+    """Refines approximate landmarks (F, 5, 2) in an image (H, W, 3).
+
+    The network gets cuts in which the approximate landmarks are upright.
+    """
     return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks]).landmarks
 
 
 def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection]:
-    """Returns faces of an image (H, W, 3) with the landmarks of the network instead of a detector.
+    """Returns the faces of an image (H, W, 3) with landmarks from the network.
 
-    The landmarks of detectors depend on size, surroundings and colours.
+    Landmarks from detectors depend more on size, surroundings and colours.
     """
     refined = []
     for face, landmarks in zip(faces, _look_at(image, faces).landmarks, strict=True):
@@ -88,9 +92,10 @@ def refine_landmarks(image: Image, faces: Sequence[Detection]) -> list[Detection
 def confirm_faces(
     image: Image, faces: Sequence[Detection], sure_score: float | None
 ) -> list[Detection]:
-    """Refines the landmarks of faces; leaves out uncertain ones that are none in the second look.
+    """Refines the landmarks of faces, and leaves out uncertain faces that the network rejects.
 
-    The image is (H, W, 3). Faces with a score below `sure_score` are uncertain; None: no face is.
+    The image is (H, W, 3). Faces with a score below `sure_score` are uncertain; None: no face is
+    uncertain.
     """
     scores = np.array([face.score for face in faces])
     uncertain = are_uncertain(scores, sure_score)
@@ -104,7 +109,7 @@ def confirm_faces(
 
 
 def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
-    """Looks at faces in an image (H, W, 3), in cuts framed as in training."""
+    """Runs the network on the faces in an image (H, W, 3), in cuts framed as in training."""
     return look(
         image,
         [
@@ -117,22 +122,22 @@ def _look_at(image: Image, faces: Sequence[Detection]) -> Look:
 def full_image_face(image: Image) -> Detection:
     """Returns a face that fills the image (H, W, 3), with score NaN.
 
-    Without a face, its landmarks are arbitrary.
+    If the image shows no face, the landmarks are arbitrary.
     """
     (landmarks,) = find_landmarks(image, [fit_matrix(image, INPUT_SIDE)])
     return Detection(full_box(image), landmarks, np.nan)
 
 
 def network_input(cut: Image) -> Float32Array:
-    """Returns the network's input (1, S, S) for a face (S, S, 3): grey, mean 0, deviation 1."""
+    """Returns the network's input (1, S, S) for a cut (S, S, 3): grey, with mean 0, deviation 1."""
     grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 
 def _look_in_cuts(image: Image, to_cuts: Sequence[Array]) -> Look:
-    """Averages what the network sees in cuts and in their mirror images; arguments as for `look`.
+    """Runs the network on cuts and on their mirror images, and averages the outputs.
 
-    So a mirrored face has mirrored landmarks.
+    So a mirrored face gets mirrored landmarks. Arguments are as for `look`.
     """
     landmarks = np.empty((len(to_cuts), 5, 2))
     logits = np.empty(len(to_cuts))
@@ -156,6 +161,6 @@ def _network() -> Any:
 
 
 def _run_network(cuts: Float32Array) -> tuple[Array, Array]:
-    """Returns landmarks (B, 5, 2) in cuts (B, 1, S, S), and the logits (B,) of a face."""
+    """Returns landmarks (B, 5, 2) in pixels of the cuts (B, 1, S, S), and the face logits (B,)."""
     points, faces = _network().run([POINTS_OUTPUT, FACE_OUTPUT], {"image": cuts})
     return np.asarray(points.reshape(-1, 5, 2) * INPUT_SIDE, float), np.asarray(faces[:, 0], float)

@@ -1,19 +1,19 @@
-"""Small networks on the CPU, run by ONNX Runtime: one thread, no output."""
+"""Opens small networks for the CPU with ONNX Runtime: one thread, no messages."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-FATAL = 4  # ONNX Runtime's log level; what fails raises an exception
+FATAL = 4  # ONNX Runtime's log level; errors raise exceptions anyway
 
 
 def open_network(model: bytes) -> "InferenceSession":
     """Returns a network from the bytes of an ONNX file.
 
-    Threads may share it; processes open their own.
+    Threads may share the network; each process opens a separate one.
     """
-    # Only here: it takes 18 MB, and only processes that search for faces need it.
+    # imported here, since only processes that search for faces need it, and it takes 18 MB
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""The pose of a head from its five landmarks."""
+"""Estimates the pose of a head from five landmarks."""
 
 import cv2
 import numpy as np
@@ -20,10 +20,10 @@ CAMERA_DISTANCE = 60.0
 
 
 def head_pose(landmarks: ArrayLike) -> Pose | None:
-    """Returns the pose of a mean head whose projection fits landmarks (5, 2) best.
+    """Returns the pose in which the projection of the mean head fits landmarks (5, 2) best.
 
-    Landmarks are in pixels, the y axis down. None if no pose fits: the landmarks are one point, or
-    not finite.
+    Landmarks are in pixels, with the y axis down. None if no pose fits: all landmarks are the same
+    point, or not finite.
     """
     head = MEAN_HEAD - MEAN_HEAD.mean(0)
     points = np.asarray(landmarks, float)
