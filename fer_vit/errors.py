@@ -134,6 +134,10 @@ class ModelError(FerVitError):
     """A model or checkpoint that does not exist, is damaged, or is not fer-vit's."""
 
 
+class MarkedCopyError(FerVitError):
+    """The marked copy of a video cannot be written; the table of its faces is complete."""
+
+
 class TableError(FerVitError):
     """A table that cannot be read or written, or lacks what a command needs."""
 

@@ -41,7 +41,7 @@ QUOTES = {
         f"(Linux) | {jobs.MAX_WORKER_GROWTH // MEGA} MB |",
         f"get 429 | {jobs.MAX_JOBS} |",
         f"get 503 | {server.MAX_CONNECTIONS} |",
-        f"in each {guard.CLIENT_PATIENCE:.0f} s | {guard.MIN_BYTES_PER_SECOND // 1000} kB/s |",
+        f"in each {guard.CLIENT_TIMEOUT:.0f} s | {guard.MIN_BYTES_PER_SECOND // 1000} kB/s |",
         f"disk space that is left | {guard.SPARE_BYTES // MEGA} MB |",
         f"of photos and of clips | {tasks.MAX_FACES} each |",
         {3600.0: "after one hour"}[jobs.KEPT_SECONDS],
@@ -61,7 +61,7 @@ QUOTES = {
         f"more than {image.MAX_SCANS} scans (10 are usual) or {headers.MAX_SEGMENTS:,} segments",
         f"more than {image.MAX_TEXTS} compressed texts",
         f"at most {archive.MAX_LIST // MEGA} MB, about half a million photos",
-        f"after {guard.CLIENT_PATIENCE:.0f} to {2 * guard.CLIENT_PATIENCE:.0f} s without",
+        f"after {guard.CLIENT_TIMEOUT:.0f} to {2 * guard.CLIENT_TIMEOUT:.0f} s without",
     ],
     "docs/reference/video_files.md": [
         f"frames above {frames.MAX_FRAME_PIXELS // MEGA} megapixels",

@@ -1,6 +1,6 @@
-"""The web server: the upload page and its API, the camera page.
+"""The web server: the upload page with its API, and the camera page.
 
-No request parameter is ever a path.
+A request parameter is never used as a path.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The API of jobs and their results: what requests may hold, and what they return."""
+"""The API of jobs and results: the contents of requests and of responses."""
 
 import asyncio
 import math
@@ -33,17 +33,18 @@ TABLE_TYPES = {
     "application/vnd.apache.parquet": "faces.parquet",
     JSON: "faces.json",
 }
-JSON_LINES = "application/x-ndjson"  # of a response that has a line for each event of a job
+JSON_LINES = "application/x-ndjson"  # type of a response with a line for each event of a job
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
     f"script-src 'sha256-{script_digest('page')}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'"
 )
 
-# Of responses whose `detail` is a sentence.
+# The statuses of responses in which `detail` is a sentence.
 ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429, 503)
 
-SMALL_TABLE = 50_000  # bytes of a table that is sent at once; a file takes several threads in turn
+# Most bytes of a table that is sent from memory. Sending a file takes several threads in turn.
+SMALL_TABLE = 50_000
 RETRY_LATER = {"Retry-After": "60"}  # seconds
 
 
@@ -92,7 +93,7 @@ EXPIRED = "There is no such file, or no longer: results are kept for an hour."
 
 
 class SentTable(FileResponse):
-    """A table that is removed when it is sent, or when its client is gone."""
+    """A table that is removed when it has been sent, or when its client has disconnected."""
 
     def __init__(self, path: Path, content_type: str, remove: Callable[[], None]) -> None:
         super().__init__(path, media_type=content_type)
@@ -107,10 +108,10 @@ class SentTable(FileResponse):
 
 
 class SentResult(FileResponse):
-    """A file of a job, sent whole once it is open; 404 if it expires before that."""
+    """A file of a job, which is sent whole once it is open; 404 if the file expires earlier."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the head together with the first part of the file: until then it may be removed."""
+        """Sends the headers with the first part of the file, since the file may expire before."""
         head: list[Message] = []
         is_sent = False
 
@@ -126,16 +127,16 @@ class SentResult(FileResponse):
 
         try:
             await super().__call__(scope, receive, send_with_body)
-        except (FileNotFoundError, RuntimeError):  # starlette's error if it is gone before
+        except (FileNotFoundError, RuntimeError):  # Starlette's RuntimeError: there is no such file
             if is_sent:
                 raise
             await JSONResponse({"detail": EXPIRED}, 404)(scope, receive, send)
 
 
 class SentEvents(StreamingResponse):
-    """The events of a job, a line each.
+    """The events of a job, with a line for each event.
 
-    The job ends with its client, also before the first event.
+    When the client disconnects, the job ends, also before the first event.
     """
 
     def __init__(self, events: AsyncGenerator[JobEvent, None], end: Callable[[], None]) -> None:
@@ -154,7 +155,7 @@ class SentEvents(StreamingResponse):
 
 
 class Intake:
-    """Takes requests in, and gives the events of their jobs.
+    """Stores the uploads of requests as tasks, and yields the events of these tasks.
 
     `prefix` is the path of the page behind a reverse proxy.
     """
@@ -165,9 +166,10 @@ class Intake:
         self._one_at_a_time = asyncio.Lock()
 
     async def receive(self, request: Request, table: str, report: bool) -> Task:
-        """Stores an upload in the folder of a new job.
+        """Stores an upload in the folder of a new job; returns the task of the job.
 
-        Raises HTTPException when a value or a file is refused.
+        `table` is the name of the table's file. `report` is whether the task has a report. Raises
+        HTTPException when a value or a file is refused.
         """
         if self.jobs.full:
             raise HTTPException(
@@ -185,7 +187,7 @@ class Intake:
             raise
 
     async def run(self, request: Request, task: Task) -> AsyncGenerator[JobEvent, None]:
-        """Yields the events of a task, the last one with the addresses of the report."""
+        """Yields the events of a task; the event "done" has the addresses of the report."""
         async with client_gone(request) as gone, aclosing(self.jobs.run(task, gone)) as events:
             async for event in events:
                 if event["state"] == "done":
@@ -197,8 +199,8 @@ class Intake:
 async def client_gone(request: Request) -> AsyncIterator[Callable[[], bool]]:
     """Yields a function that returns whether the client of a complete request has disconnected.
 
-    Starlette's `is_disconnected` looks each time anew, which costs more than all other work for a
-    client that waits.
+    Starlette's `is_disconnected` polls the connection at each call. For a client that waits, this
+    takes more time than all other work.
     """
     gone = asyncio.Event()
 
@@ -220,7 +222,7 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
 
     @app.get("/health")
     def health() -> JobsHealth:
-        """Answers without work: for the health checks of containers and load balancers."""
+        """Answers the health checks of containers and load balancers, without any work."""
         return JobsHealth(jobs=len(jobs.active), most=MAX_JOBS)
 
     @app.get("/api/models")
@@ -284,7 +286,7 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
     async def result(name: str, file: str) -> Response:
         """Returns a file of a job.
 
-        Both are only looked up among names, and never used as a path.
+        The names of the job and of the file are looked up, and never used as a path.
         """
         path = jobs.results.get(name, {}).get(file)
         if path is None or not path.is_file():
@@ -293,7 +295,7 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
         return SentResult(path, headers=headers)
 
     @app.delete("/results/{name}", status_code=204)
-    # a page that is being closed can send nothing else
+    # a page that is being closed can only send POST
     @app.post("/results/{name}/close", status_code=204)
     async def close(name: str) -> None:
         """Removes the files of a job; cancels it if it is not done."""
@@ -301,11 +303,11 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
 
 
 def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool) -> Task:
-    """Returns the task of an upload. Raises HTTPException when its options do not fit."""
+    """Returns the task of an upload. Raises HTTPException when an option is invalid."""
     options = upload.options
     if options.model and options.model not in jobs.models:
         raise HTTPException(422, f"Expected one of the models {', '.join(jobs.models)}.")
-    end = math.inf if options.end is None else options.end  # as in `PhotoOptions`
+    end = math.inf if options.end is None else options.end  # the default of `PhotoOptions`
     if end <= options.start:
         raise HTTPException(422, "Expected an end that is later than the start.")
     return Task(
@@ -321,7 +323,10 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
 
 
 def addresses(done: JobEvent, prefix: str) -> JobEvent:
-    """Returns the addresses of the report of a job as paths; None: there is no report."""
+    """Returns the addresses of a job's report by name; None if there is no report.
+
+    An address is the path of a URL.
+    """
     base = f"{prefix}/results/{done['id']}"
     if "report.zip" not in done["files"]:
         return {"html": None, "zip": None}
@@ -329,7 +334,7 @@ def addresses(done: JobEvent, prefix: str) -> JobEvent:
 
 
 def request_body() -> dict[str, Any]:
-    """Describes a request for OpenAPI: a form with files, or JSON."""
+    """Returns the OpenAPI description of a request: a form with files, or JSON."""
     form = Options.model_json_schema()
     form["title"] = "FormUpload"
     form["required"] = [FILES_FIELD]
@@ -346,9 +351,10 @@ def request_body() -> dict[str, Any]:
 
 
 def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
-    """Describes a table for OpenAPI: the type of each column of a row; empty cells are null.
+    """Returns the OpenAPI description of a table; empty cells are null.
 
-    A name that ends in an asterisk stands for all columns that begin with it.
+    `columns` has the type by name of the column. A name that ends in an asterisk stands for all
+    columns with this prefix.
     """
     properties: dict[str, Any] = {}
     patterns: dict[str, Any] = {}
@@ -358,7 +364,7 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
             patterns["^" + name.removesuffix("*")] = cell
         else:
             properties[name] = cell
-    for name in ("path", "status"):  # which no row lacks
+    for name in ("path", "status"):  # these cells are never empty
         properties[name] = {"type": "string"}
     row = {
         "title": "Row",
@@ -377,7 +383,7 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def finish(events: AsyncGenerator[JobEvent, None]) -> JobEvent:
-    """Returns the last event of a job. Raises HTTPException unless it is done."""
+    """Returns the event "done" of a job. Raises HTTPException when the job ends otherwise."""
     event = [event async for event in events][-1]
     if event["state"] != "done":
         raise HTTPException(422, event.get("message", "The job was cancelled."))

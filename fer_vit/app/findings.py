@@ -1,4 +1,4 @@
-"""What was found in the files of a task, and the sentences about the files."""
+"""Collects what was found in the files of a task, and writes sentences about the files."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, no_faces
 from fer_vit.visualization.people import Watched
 from fer_vit.wording import counted, format_counts
 
-MAX_NAMED_PEOPLE = 8  # of a clip, in a message
+MAX_NAMED_PEOPLE = 8  # most people that a message about a clip names
 
-REMEDIES = {  # what a user does about a status of a file
+REMEDIES = {  # the ends of sentences about files with a status: what a user can do
     UNREADABLE: (
         "is not a photo that fer-vit can open. Save it as JPEG or PNG, and choose it again."
     ),
@@ -25,11 +25,11 @@ class FileFaces:
     """What was found in a photo or clip.
 
     Attributes:
-        in_photo: How many faces of a photo have each expression.
-        of_people: How many faces of each person of a clip, by track, have each expression.
-        statuses: Of the photo, or of the frames.
-        rows: Number of its rows in the table.
-        faces: The faces of a photo; the faces of a clip are only counted.
+        in_photo: The number of faces in a photo, by expression.
+        of_people: The number of faces in a clip, by track of the person and by expression.
+        statuses: The statuses of the photo or of the frames.
+        rows: The number of rows in the table.
+        faces: The faces of a photo. The faces of a clip are only counted.
     """
 
     in_photo: Counter[str] = field(default_factory=Counter)
@@ -59,8 +59,8 @@ class Findings:
     """What was found in the files of a task.
 
     Attributes:
-        clips: Which of the files are clips.
-        files: Photos and clips, by path.
+        clips: The files that are clips.
+        files: What was found in each photo and clip, by path.
         people: The people in the clips.
     """
 
@@ -69,7 +69,7 @@ class Findings:
     people: Watched = field(default_factory=Watched)
 
     def note(self, photos: Iterable[Faces]) -> Iterator[Faces]:
-        """Yields each photo and frame, whose faces are noted before."""
+        """Adds the faces of each photo and frame, then yields them; the iterator is lazy."""
         for faces in photos:
             (info,) = faces.infos
             self.files.setdefault(info.path, FileFaces()).add(faces)
@@ -86,7 +86,7 @@ class Findings:
         return photos
 
     def messages(self) -> list[str]:
-        """Returns a sentence about the faces of each file that has some."""
+        """Returns a sentence about each file with faces."""
         messages = []
         for name, file in self.files.items():
             if file.in_photo:
@@ -96,7 +96,7 @@ class Findings:
         return messages
 
     def warnings(self) -> list[str]:
-        """Returns sentences about the files that have no face, or that cannot be read."""
+        """Returns sentences about the files that have no face or cannot be read."""
         warnings: list[str] = []
         for name, file in self.files.items():
             warnings += describe_problems(name, file)
@@ -104,12 +104,12 @@ class Findings:
 
 
 def describe_photo(name: str, labels: Counter[str]) -> str:
-    """Returns a sentence about the faces of a photo, with the number of each label."""
+    """Returns a sentence about the faces of a photo; `labels` counts faces by label."""
     return f"{name}: {counted(labels.total(), 'face')} ({format_counts(labels)})."
 
 
 def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
-    """Returns a sentence about the people of a clip, with the labels of each by track."""
+    """Returns a sentence about the people in a clip; `people` counts faces by track and label."""
     tracks = sorted(people)
     mostly = []
     for track in tracks[:MAX_NAMED_PEOPLE]:
@@ -121,7 +121,7 @@ def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
 
 
 def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
-    """Yields sentences about a photo or clip that has no face, or that cannot be read."""
+    """Yields sentences about a photo or clip that has no face or cannot be read."""
     has_face = bool(file.in_photo or file.of_people)
     if not has_face and NO_FACE in file.statuses:
         yield f"No face found in {name}."

@@ -1,4 +1,4 @@
-"""Which requests are answered: checks of every request, and headers of every response."""
+"""Checks each request before the app answers it, and adds security headers to each response."""
 
 import asyncio
 import re
@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fer_vit.errors import FerVitError, short
 
-# names by which only programs on this machine reach the server
+# host names that only programs on this machine can use to reach the server
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-MAX_REQUEST_BYTES = 200_000_000  # of a request
-SPARE_BYTES = 500_000_000  # bytes of the disk that uploads leave free: tables and reports need some
-CLIENT_PATIENCE = 20.0  # seconds after which a client that stops sending or reading is disconnected
-# bytes per second that an upload must bring in every `CLIENT_PATIENCE` seconds
+MAX_REQUEST_BYTES = 200_000_000  # most bytes of a request
+SPARE_BYTES = 500_000_000  # disk space that uploads leave free, for tables and reports
+CLIENT_TIMEOUT = 20.0  # seconds after which a client that stops sending or reading is disconnected
+# the least mean rate of an upload in each period of `CLIENT_TIMEOUT` seconds
 MIN_BYTES_PER_SECOND = 10_000
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -37,16 +37,17 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-HOST = re.compile(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?")  # a name or address, and a port
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # methods that change nothing
+# a host name or an IP address (group 1), perhaps with a port
+HOST = re.compile(r"(\[[\da-f:.]+\]|[^:\[\]/@]+)(:\d{1,5})?")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # HTTP methods that change nothing
 
 
 class PublicAddress(NamedTuple):
-    """The address of the page for its users, when it lies behind a reverse proxy."""
+    """The address that users type when the page is behind a reverse proxy."""
 
-    origin: str  # scheme, host and port, as browsers send it in `Origin`
-    host: str  # without port
-    prefix: str  # path of the page without the last slash: "" or "/fer"
+    origin: str  # scheme, host and port, in the format of the header `Origin`
+    host: str  # host name without port
+    prefix: str  # path of the page without a slash at its end, such as "" or "/fer"
 
 
 def public_address(address: str) -> PublicAddress:
@@ -64,18 +65,19 @@ def public_address(address: str) -> PublicAddress:
             "Expected `--public` to be the address that users type, such as "
             f"https://lab.example.org/fer/, but got {short(address)}."
         )
-    usual_port = {"http": ":80", "https": ":443"}[parts.scheme]  # browsers leave out this port
-    origin = f"{parts.scheme}://{parts.netloc.removesuffix(usual_port)}"
+    default_port = {"http": ":80", "https": ":443"}[parts.scheme]  # browsers leave out this port
+    origin = f"{parts.scheme}://{parts.netloc.removesuffix(default_port)}"
     path = urlsplit(address.strip()).path
     return PublicAddress(origin, host[1], path.rstrip("/"))
 
 
 class Guard:
-    """An ASGI app that lets only safe requests through to another app.
+    """An ASGI app that passes only safe requests to another app.
 
-    Clients may address it by `LOCAL_NAMES`, the IP address they connect to, `hosts`, and the
-    `public` address. Other names may be an attacker's that was pointed here (DNS rebinding).
-    Uploads must leave `SPARE_BYTES` bytes free on the disk of `folder`.
+    Clients may use `LOCAL_NAMES`, the IP address of the connection, `hosts`, and the `public`
+    address as host names. Other host names are refused: an attacker may have pointed a name to this
+    server (DNS rebinding). Uploads must leave `SPARE_BYTES` free on the disk of `folder`; without a
+    `folder`, the disk is not checked.
     """
 
     def __init__(
@@ -93,8 +95,8 @@ class Guard:
             self.hosts.add(public.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or refuses it."""
-        if scope["type"] != "http":  # start and end of the server; no route is a websocket
+        """Passes a request to the app, or refuses the request."""
+        if scope["type"] != "http":  # the server starts or ends; there are no routes of websockets
             return await self.app(scope, receive, send)
 
         async def send_guarded(message: Message) -> None:
@@ -111,7 +113,11 @@ class Guard:
         await self.app(scope, UploadLimit(headers, receive, self.folder), send_guarded)
 
     def _refuse(self, scope: Scope, headers: Headers) -> str | None:
-        """Returns why a request is refused: unknown host, or a change by another site."""
+        """Returns why a request is refused; None for a safe request.
+
+        Requests with an unknown host name are refused, and requests of other sites that may change
+        something.
+        """
         host = headers.get("host", "").lower()
         server = (scope.get("server") or [""])[0]
         address = f"[{server}]" if ":" in server else server
@@ -144,22 +150,22 @@ class Guard:
 
 
 def _quoted(header: str) -> str:
-    """Returns a header's value for a sentence: short, without characters that cannot be printed."""
+    """Returns the value of a header in backticks, short and printable."""
     shown = [letter if letter.isprintable() else "?" for letter in header]
     return f"`{short(''.join(shown))}`"
 
 
 class UploadLimit:
-    """A `receive` that raises an HTTPException for uploads that are too large or too slow.
+    """An ASGI `receive` that raises HTTPException for uploads that are too large or too slow.
 
-    Each `CLIENT_PATIENCE` seconds of waiting must bring `MIN_BYTES_PER_SECOND` bytes a second. What
-    was sent fast before is no credit: a client that stops is disconnected after `CLIENT_PATIENCE`
-    seconds.
+    In each period of `CLIENT_TIMEOUT` seconds of waiting, the mean rate must be at least
+    `MIN_BYTES_PER_SECOND`. Bytes of earlier periods do not count, so a client that stops is
+    disconnected after at most `CLIENT_TIMEOUT` seconds.
     """
 
     def __init__(self, headers: Headers, receive: Receive, folder: Path | None) -> None:
         claimed = headers.get("content-length", "0")
-        self._expected = 0  # bytes; 0 where the header is no number
+        self._expected = 0  # bytes; 0 if the header is no number
         if claimed.isdecimal() and len(claimed) < 20:
             self._expected = int(claimed)
         self._receive = receive
@@ -169,12 +175,12 @@ class UploadLimit:
         self._start_window()
 
     def _start_window(self) -> None:
-        self._left = CLIENT_PATIENCE  # seconds of waiting
-        self._missing = MIN_BYTES_PER_SECOND * CLIENT_PATIENCE  # bytes that they must bring
+        self._left = CLIENT_TIMEOUT  # remaining seconds of waiting in this period
+        self._missing = MIN_BYTES_PER_SECOND * CLIENT_TIMEOUT  # missing bytes in this period
 
     async def __call__(self) -> Message:
         """Returns the next part of the request."""
-        if self._complete:  # waits for the client to disconnect
+        if self._complete:  # the app waits for the client to disconnect
             return await self._receive()
         self._check_size()
         before = time.monotonic()
@@ -203,7 +209,7 @@ class UploadLimit:
 
 
 def refuse_network(event: str, args: tuple[Any, ...]) -> None:
-    """An audit hook that raises an error when this process connects or looks up an address."""
+    """Raises PermissionError when this process connects or looks up an address (an audit hook)."""
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(
         args[1], tuple
     ):

@@ -1,4 +1,4 @@
-"""Jobs: tasks of clients run one after another, in a process that can be killed at any time."""
+"""Runs the tasks of clients one after another, in a process that can be killed at any time."""
 
 import asyncio
 import math
@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 from fer_vit.errors import FerVitError
 
-MAX_JOBS = 500  # that arrive, wait or run
+MAX_JOBS = 500  # most jobs that arrive, wait or run
 
-# Bytes of memory that a job may add to the memory of an idle worker.
+# Most bytes of memory that a task may add to the memory of an idle worker.
 MAX_WORKER_GROWTH = 450_000_000
 
-MAX_SECONDS = 300.0  # that a job may take from its turn on
+MAX_SECONDS = 300.0  # most seconds that a task may run
 KEPT_SECONDS = 3600.0  # seconds after which results are removed
-CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is still there
-NEWS_SECONDS = 2.0  # seconds between two reports of the place in the queue
-MEMORY_CHECK_SECONDS = 0.01  # seconds between two looks at the memory of a worker with a task
+CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is connected
+NEWS_SECONDS = 2.0  # seconds between two events with the position in the queue
+MEMORY_CHECK_SECONDS = 0.01  # seconds between two checks of the memory of a worker with a task
 FAILED = "These files cannot be processed."
 TOO_MUCH = (
     f"This takes more than {MAX_WORKER_GROWTH // 10**6} MB of memory. "
@@ -38,28 +38,25 @@ Gone = Callable[[], bool]  # returns whether the client has disconnected
 class Task(NamedTuple):
     """Work for the worker process."""
 
-    folder: Path  # of the results; its subfolder `uploads` has the files
-    names: list[str]
+    folder: Path  # the folder of the results; the subfolder `uploads` has the files
+    names: list[str]  # the names of the files
     model: str
-    table: str  # file name
-    report: bool  # whether to draw photos and clips, and to make further tables
+    table: str  # the file name of the table of faces
+    report: bool  # whether photos and clips are drawn, and further tables are written
     reading: dict[str, Any]  # options of `PhotoOptions`
     explain: bool = True  # whether the report explains the faces
-    heads: tuple[str, ...] = ()  # whose columns the table of faces has; empty: all
+    heads: tuple[str, ...] = ()  # the heads with columns in the table of faces; empty: all heads
 
 
 class Ready(NamedTuple):
-    """What the tables of a worker may have."""
+    """The columns that a worker's tables may have."""
 
-    columns: dict[str, str]  # the type of each column, as JSON calls it, by the column's name
-    heads: dict[str, list[str]]  # of each model, by the model's name
+    columns: dict[str, str]  # the JSON type of each column, by name of the column
+    heads: dict[str, list[str]]  # the heads of each model, by name of the model
 
 
 def resident_memory(process: int | None) -> int:
-    """Returns the bytes of memory that a process has.
-
-    0 where the system has no /proc (macOS, Windows).
-    """
+    """Returns the resident memory of a process in bytes; 0 without /proc (macOS, Windows)."""
     try:
         pages = Path(f"/proc/{process}/statm").read_bytes().split()[1]
     except (OSError, IndexError):  # the process has ended
@@ -68,30 +65,32 @@ def resident_memory(process: int | None) -> int:
 
 
 class Worker:
-    """A process that runs `target`, one task at a time.
+    """A process that runs `target`, which does one task at a time.
 
-    To cancel a task, the process is killed and a new one is started. A process that takes
-    `MAX_WORKER_GROWTH` more memory than when it was ready is killed, too.
+    To cancel a task, the process is killed, and a new process is started. A process is also killed
+    when a task increases its memory by more than `MAX_WORKER_GROWTH`.
     """
 
     def __init__(
         self, models: Sequence[str], target: Callable[[Connection, Sequence[str]], None]
     ) -> None:
-        self._call = (target, models)
+        self._target = target
+        self._models = models
         self._start()
 
     def _start(self) -> None:
-        target, models = self._call
         spawn = multiprocessing.get_context("spawn")
         self._pipe, worker_end = spawn.Pipe()
-        self._process = spawn.Process(target=target, args=(worker_end, models), daemon=True)
+        self._process = spawn.Process(
+            target=self._target, args=(worker_end, self._models), daemon=True
+        )
         self._process.start()
         worker_end.close()
-        self._max_memory = math.inf  # bytes; unknown until the process is ready
-        self._took_too_much = False
+        self._max_memory = math.inf  # bytes; infinite until the process is ready
+        self._exceeded_memory = False
 
     def wait(self) -> Ready:
-        """Waits until the first process is ready; returns what its tables may have.
+        """Waits until the first process is ready; returns the columns that its tables may have.
 
         Raises FerVitError when the process cannot load the model.
         """
@@ -114,20 +113,20 @@ class Worker:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Ends the process if it takes too much memory in this block."""
-        over = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(over,), daemon=True)
+        """Kills the process if it exceeds the limit of memory in this block."""
+        is_over = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
         watcher.start()
         try:
             yield
         finally:
-            over.set()
+            is_over.set()
             watcher.join()
 
-    def _watch(self, over: threading.Event) -> None:
-        while not over.wait(MEMORY_CHECK_SECONDS):
+    def _watch(self, is_over: threading.Event) -> None:
+        while not is_over.wait(MEMORY_CHECK_SECONDS):
             if resident_memory(self._process.pid) > self._max_memory:
-                self._took_too_much = True
+                self._exceeded_memory = True
                 self._process.kill()
                 return
 
@@ -137,9 +136,9 @@ class Worker:
         self._process.join()
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[JobEvent, None]:
-        """Yields the events of a task, `done` or `failed` last.
+        """Yields the events of a task.
 
-        `cancelled` if the client is gone.
+        The last event is "done", "failed", or "cancelled" if the client has disconnected.
         """
         if not self._process.is_alive():  # the process died while it was idle
             self._start()
@@ -161,10 +160,10 @@ class Worker:
                     if await asyncio.to_thread(self._pipe.poll, CLIENT_CHECK_SECONDS):
                         event = self._receive()
                         is_over = event["state"] in ("done", "failed")
-                        if event["state"] != "ready":  # which a new process sends first
+                        if event["state"] != "ready":  # the first event of a new process
                             yield event
         except (EOFError, OSError):  # the process has ended
-            yield {"state": "failed", "message": TOO_MUCH if self._took_too_much else FAILED}
+            yield {"state": "failed", "message": TOO_MUCH if self._exceeded_memory else FAILED}
         finally:
             if not is_over:
                 self.close()
@@ -172,7 +171,7 @@ class Worker:
 
 
 class Jobs:
-    """The queue of jobs and their results, which lie in a private folder under random names."""
+    """The queue of jobs, and their results. Results have random names in a private folder."""
 
     def __init__(
         self,
@@ -182,28 +181,27 @@ class Jobs:
         ready: Ready,
     ) -> None:
         self.folder = folder
-        self.models = models  # that may be chosen, the default first
+        self.models = models  # the models that clients may choose; the first is the default
         self.columns = ready.columns
         self.heads = ready.heads
+        # the path of each file, by ID of the job and by name of the file
         self.results: dict[str, dict[str, Path]] = {}
-        self.active: set[str] = set()  # names of the folders of jobs without results
-        self._closed: set[str] = set()  # active jobs that somebody closed
+        self.active: set[str] = set()  # IDs of jobs without results
+        self._closed: set[str] = set()  # IDs of active jobs that a client has closed
         self._worker = worker
-        self._queue: list[asyncio.Event] = []
+        self._queue: list[asyncio.Event] = []  # set when it is the turn of a job
 
     @property
     def full(self) -> bool:
-        """Whether the queue is full.
-
-        A job counts from `new_folder` on, before its upload is stored.
-        """
+        """Whether the queue is full. A job counts before its upload is stored (`new_folder`)."""
         return len(self.active) >= MAX_JOBS
 
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[JobEvent, None]:
-        """Yields the events of a task; while the task waits, how many tasks are before it.
+        """Yields the events of a task.
 
-        The events before the worker's contain the ID of the job, by which it can be closed. Removes
-        the job unless it is done.
+        While the task waits, an event has the number of tasks before it. The events "waiting" and
+        "running" also have the ID of the job, so that the client can close the job. A job that ends
+        without results is removed.
         """
         job = task.folder.name
 
@@ -236,7 +234,7 @@ class Jobs:
             self.end(job)
 
     def _keep(self, folder: Path) -> JobEvent:
-        """Keeps the results of a job for an hour; returns its ID and files."""
+        """Keeps the results of a job for `KEPT_SECONDS`; returns its ID and the names of files."""
         shutil.rmtree(folder / "uploads", ignore_errors=True)
         files = {}
         for path in folder.rglob("*"):
@@ -248,26 +246,26 @@ class Jobs:
         return {"id": folder.name, "files": [name for name in files if "/" not in name]}
 
     def new_folder(self) -> Path:
-        """Makes the folder of a job."""
+        """Makes the folder of a new job; the name of the folder is the ID of the job."""
         folder = self.folder / token_urlsafe(16)
         (folder / "uploads").mkdir(parents=True)
         self.active.add(folder.name)
         return folder
 
     def close(self, name: str) -> None:
-        """Removes the results of a job; one without results ends as if its client had left."""
+        """Removes the results of a job. A job without results is cancelled."""
         if name in self.results:
             self.remove(name)
         elif name in self.active:
             self._closed.add(name)
 
     def end(self, name: str) -> None:
-        """Removes the files of a job unless it has results."""
+        """Removes the files of a job if the job has no results."""
         if name in self.active:
             self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Removes the files of a job; `name` is the name of a folder from `new_folder`."""
+        """Removes the files of a job; `name` is the ID of the job."""
         self.results.pop(name, None)
         self.active.discard(name)
         self._closed.discard(name)

@@ -1,9 +1,9 @@
-"""The server: pages, the API, results and the camera. `create_app` makes an ASGI app.
+"""Serves the pages, the API, results and the camera.
 
-`serving` runs it on a socket.
+`create_app` returns an ASGI app, and `serving` runs an app on a socket.
 
-A browser requests one camera picture after another. A slow browser requests fewer, so that nothing
-piles up, and each viewer sees the newest one.
+A browser requests one camera picture after another. A slow browser requests fewer pictures, so that
+no queue grows, and each viewer sees the newest picture.
 """
 
 import asyncio
@@ -40,40 +40,41 @@ from fer_vit.version import __version__
 if TYPE_CHECKING:  # this process needs no PyTorch
     from fer_vit.predict.live import ClassifiedFrame
 
-PICTURE_PATIENCE = 10.0  # seconds that a browser waits for a new picture before it gets the old one
-MAX_BARS = 8  # faces of which the page shows all expressions
-MAX_CONNECTIONS = 640  # at a time: more than jobs, so that pages are sent while uploads arrive
-SEND_BUFFER_BYTES = 256 * 1024  # bytes that the system holds for a client that reads slowly
+PICTURE_TIMEOUT = 10.0  # seconds of waiting for a new picture, after which the old one is sent
+MAX_BARS = 8  # most faces with bars of all expressions on the page
+# Most connections at a time: more than `MAX_JOBS`, so that pages are sent while uploads arrive.
+MAX_CONNECTIONS = 640
+SEND_BUFFER_BYTES = 256 * 1024  # bytes that the system buffers for a client that reads slowly
 
 
 class Timing(NamedTuple):
     """When a frame of the camera was shown."""
 
-    shown: float  # seconds
+    shown: float  # seconds of `time.perf_counter`
     latency: float  # seconds since the frame arrived
     faces: int
 
 
 class Newest(NamedTuple):
-    """What the page shows. The value is replaced as a whole, since another thread reads it."""
+    """The content of the page, which is replaced as a whole, since another thread reads it."""
 
-    number: int  # of the frame, from 1; 0: none yet
+    number: int  # the number of the frame, from 1; 0: there is no frame yet
     frame: "ClassifiedFrame | None"
     speed: str
 
 
 class LivePage:
-    """The newest frame and counts of all frames.
+    """The newest frame, and counts over all frames.
 
-    The thread that finds faces and the server share this object.
+    The server and the thread that detects faces share this object.
     """
 
     def __init__(self, recording: str | None = None) -> None:
-        self.recording = recording  # name of the table that is written
-        self.stopped = False  # by a viewer
+        self.recording = recording  # the name of the table that is written
+        self.stopped = False  # whether a viewer has stopped the program
         self.frames = 0
-        self.labels = Counter[str]()  # of all faces
-        # frames and faces per second, latency from frame to label, and skipped frames
+        self.labels = Counter[str]()  # the number of faces by label
+        # text about frames and faces per second, latency from frame to label, and skipped frames
         self.speed = ""
         self._recent: deque[Timing] = deque(maxlen=100)
         self._newest = Newest(number=0, frame=None, speed="")
@@ -100,15 +101,15 @@ class LivePage:
         self._newest = Newest(self.frames, seen, self.speed)
 
     async def newest(self, known: int) -> dict[str, object]:
-        """Waits for a picture with another number than `known`, which the viewer has.
+        """Waits for a picture whose number differs from `known`, the number that the viewer has.
 
         Returns the content of the page as JSON values.
         """
-        end = time.monotonic() + PICTURE_PATIENCE
+        end = time.monotonic() + PICTURE_TIMEOUT
         while not self.stopped and self._newest.number in (0, known) and time.monotonic() < end:
             await asyncio.sleep(0.01)
         number, frame, speed = self._newest
-        if frame and number != self._drawn["number"]:  # once for all viewers
+        if frame and number != self._drawn["number"]:  # a frame is drawn once for all viewers
             marked = draw_faces(frame.image, [mark(face) for face in frame.faces])
             picture = io.BytesIO()
             Pil.fromarray(marked).save(picture, "JPEG", quality=85)
@@ -130,9 +131,9 @@ def create_app(
     hosts: Collection[str] = (),
     public: PublicAddress | None = None,
 ) -> ASGIApp:
-    """Returns the ASGI app: the upload page with its API, or the camera page.
+    """Returns the ASGI app of the upload page and its API, or of the camera page.
 
-    Clients may address it by `hosts`, or by the `public` address of a reverse proxy.
+    Clients may use `hosts` or the `public` address of a reverse proxy as host names.
     """
     app = FastAPI(
         title="fer-vit",
@@ -163,7 +164,7 @@ def create_app(
 
 
 async def refuse_values(_: Request, error: RequestValidationError) -> Response:
-    """Returns a sentence for each wrong value."""
+    """Returns a response with a sentence for each invalid value of a request."""
     return JSONResponse({"detail": describe_errors(error.errors())}, 422)
 
 
@@ -172,31 +173,31 @@ def add_live(app: FastAPI, live: LivePage) -> None:
 
     @app.get("/health")
     def health() -> Health:
-        """Answers without work: for the health checks of containers and load balancers."""
+        """Answers the health checks of containers and load balancers, without any work."""
         return Health()
 
     @app.get("/live/newest")
     async def newest(known: int = 0) -> dict[str, Any]:
-        """Waits for a picture other than the known one.
+        """Waits for a picture whose number differs from `known`.
 
-        Returns it as a JPEG in base64, and the faces.
+        Returns the picture as a JPEG in base64, and the faces.
         """
         return await live.newest(known)
 
     @app.post("/live/stop", status_code=204)
     async def stop() -> None:
-        """Ends the program, and with it the recording."""
+        """Ends the program and the recording."""
         live.stopped = True
 
 
 def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
-    """Listens at the first host (default: localhost); returns socket and address.
+    """Listens at the first host (default: localhost); returns the socket and its URL.
 
     Raises FerVitError when the address cannot be used.
     """
     host = (*hosts, LOCAL_NAMES[0])[0]
     try:
-        server = socket.create_server(
+        listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
     except (OSError, OverflowError) as error:
@@ -204,37 +205,34 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
         raise FerVitError(
             f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`."
         ) from error
-    # Connections inherit this. With the system's megabytes, a client that reads slowly seems to
-    # stand still, and hundreds of them take gigabytes.
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
-    return server, address
+    # Connections inherit this size. The system's default is megabytes: hundreds of slow clients
+    # would take gigabytes, and a slow client would seem to stop reading.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    return listener, address
 
 
 def describe_exposure(hosts: Sequence[str], address: str) -> str:
-    """Returns a warning about a server that other machines reach.
-
-    Empty for a server that other machines cannot reach.
-    """
+    """Returns a warning if other machines can reach the server, otherwise an empty text."""
     if not hosts or hosts[0] in LOCAL_NAMES:
         return ""
     return f"anyone who reaches {address} can use it: no password, no encryption"
 
 
 class Progress(NamedTuple):
-    """How far a connection is."""
+    """The progress of a connection."""
 
-    request: object | None  # the present or last request
-    reads: int  # how often the client has read what waited for it
+    request: object | None  # the current or last request
+    reads: int  # how often the client has read buffered data
     unsent_bytes: int
 
 
-class PatientProtocol(H11Protocol):
-    """A connection that is closed after `CLIENT_PATIENCE` seconds without progress.
+class TimeoutProtocol(H11Protocol):
+    """A connection that is closed after `CLIENT_TIMEOUT` seconds without progress.
 
-    The client completes no request, or reads nothing. uvicorn itself waits forever for the rest of
-    a request's head, for a body that is not read, and for slow readers. It has no public setting
-    for that, so its minor version is pinned.
+    There is no progress while the client does not complete its request, or does not read. uvicorn
+    has no timeout for incomplete headers, for unread bodies and for slow readers. uvicorn has no
+    public setting for such a timeout, so its minor version is pinned.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -244,31 +242,31 @@ class PatientProtocol(H11Protocol):
         self._check(None)
 
     def resume_writing(self) -> None:
-        """Counts how often the client has read what waited for it."""
+        """Counts how often the client has read buffered data."""
         super().resume_writing()
         self._reads += 1
 
     def _check(self, previous: Progress | None) -> None:
         """Closes the connection if nothing has changed since the `previous` check.
 
-        While a response is computed, the client has nothing to do. The checks end with the
-        connection, when all bytes are sent.
+        A connection stays open while its response is computed. The checks end when the connection
+        is closed and all bytes have been sent.
         """
         progress = Progress(self.cycle, self._reads, self.transport.get_write_buffer_size())
         waits = not self.cycle or self.cycle.response_complete or self.flow.write_paused
         if waits and progress == previous:
             self.transport.abort()
         elif progress.unsent_bytes or not self.transport.is_closing():
-            self.loop.call_later(guard.CLIENT_PATIENCE, self._check, progress)
+            self.loop.call_later(guard.CLIENT_TIMEOUT, self._check, progress)
 
 
 @contextmanager
 def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
-    """Serves an app in another thread, without uvicorn's own headers and logs."""
+    """Serves an app in another thread, which is yielded; uvicorn adds no headers and no logs."""
 
     async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers with 503 while there are too many connections."""
-        # `server`, below, is there before the first request
+        """Passes a request to the app; refuses it with 503 above `MAX_CONNECTIONS`."""
+        # `server` is assigned below, before the first request
         if scope["type"] == "http" and len(server.server_state.connections) > MAX_CONNECTIONS:
             detail = "Too many clients are connected. Try again in a minute."
             headers = {"Connection": "close", **RETRY_LATER}
@@ -279,7 +277,7 @@ def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
 
     config = uvicorn.Config(
         limited,
-        http=PatientProtocol,
+        http=TimeoutProtocol,
         ws="none",
         timeout_graceful_shutdown=3,
         server_header=False,

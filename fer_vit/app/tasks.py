@@ -1,7 +1,7 @@
-"""What the worker process does: tables and reports of uploads.
+"""Does the tasks of the worker process: writes tables and reports of uploads.
 
-A task runs in the folder of its uploads, so that names in tables and reports are relative to it.
-Results are written to the folder above, `JOB_FOLDER`.
+A task runs in the folder of its uploads, so that names in tables and reports are relative to this
+folder. Results are written to the folder above, `JOB_FOLDER`.
 """
 
 import os
@@ -28,7 +28,7 @@ from fer_vit.app.findings import Findings
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, JobEvent, Task, resident_memory
 from fer_vit.app.uploads import safe_name
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, MarkedCopyError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
 from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
 from fer_vit.faces import Faces, PhotoInfo, no_faces
@@ -51,32 +51,34 @@ from fer_vit.visualization.parts import (
 )
 from fer_vit.visualization.writer import ReportOptions, write_report
 
-MAX_FACES = 50  # of photos, and of clips, that a report explains: a face takes up to a second
-MAX_PHOTO = 67 * MEGA  # pixels; cameras with "64 megapixels" have slightly more than 64 million
-# of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s
+# Most faces of photos, and most of clips, that a report explains. A face takes up to a second.
+MAX_FACES = 50
+# Most pixels of a photo. Cameras with "64 megapixels" have slightly more than 64 million.
+MAX_PHOTO = 67 * MEGA
+# Most pixels of all frames of a task: 80 seconds of 4K, or five minutes of full HD, at 30 frames/s.
 MAX_TASK_PIXELS = 20_000_000_000
 CLIP_TOO_LONG = (
     "the clip is too long for its size: choose an earlier end, or make its frames smaller"
 )
 
-# Suffixes of clips by FFmpeg's name of the format; others get .mp4.
+# Suffixes of clips by FFmpeg's name of the format. Clips in other formats get .mp4.
 CLIP_SUFFIXES = {"matroska,webm": ".webm", "avi": ".avi", "mpegts": ".ts", "flv": ".flv"}
 
-EXPLAIN_MEMORY = 100_000_000  # bytes for the faces that are explained together
-SHOWN_SIDE = 1600  # longer side of the whole photos on the page, in pixels
-JOB_FOLDER = Path("..")  # of a task's results, seen from its uploads
+EXPLAIN_MEMORY = 100_000_000  # memory in bytes for faces that are explained together
+SHOWN_SIDE = 1600  # the longer side of a whole photo on the page, in pixels
+JOB_FOLDER = Path("..")  # the folder of a task's results, relative to the folder of its uploads
 
 load_cached = cache(load)
 
 
 def work(pipe: Connection, models: Sequence[str]) -> None:
-    """Runs in the worker process: loads a model, then does one task after another.
+    """Loads the default model, then does one task after another; runs in the worker process.
 
     Each event is sent to the pipe.
     """
-    with suppress(OSError):  # if the machine has too little memory, Linux ends this process first
+    with suppress(OSError):  # if the machine has too little memory, Linux kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
-    # the default lock is a semaphore of the system, which would outlive a killed process
+    # tqdm's default lock is a semaphore of the system, which would outlive a killed process
     tqdm.set_lock(RLock())
     try:
         load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
@@ -91,7 +93,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     while True:  # until the server ends this process
         task = pipe.recv()
         try:
-            with (  # nothing is printed, no progress bars either
+            with (  # progress bars and other output are discarded
                 chdir(task.folder / "uploads"),
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
@@ -99,7 +101,7 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
                 run_task(task, load_cached(task.model), pipe.send)
         except (FerVitError, OSError) as error:
             pipe.send({"state": "failed", "message": describe_failure(error)})
-        except Exception:  # a fault in fer-vit or a decoder, which must not stop the server
+        except Exception:  # a bug in fer-vit or a decoder must not stop the worker
             traceback.print_exc()
             pipe.send({"state": "failed", "message": FAILED})
 
@@ -113,7 +115,7 @@ def describe_failure(error: FerVitError | OSError) -> str:
 
 
 def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the heads of each model, by its name; the first model is loaded."""
+    """Returns the names of each model's heads, by name of the model; loads the first model."""
     heads = {models[0]: load_cached(models[0]).heads}
     for name in models[1:]:
         heads[name] = list_head_names(read_model(name).settings.outputs)
@@ -121,7 +123,7 @@ def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
 
 
 def column_types() -> dict[str, str]:
-    """Returns the type of each column of a table, as JSON calls it, by the column's name.
+    """Returns the JSON type of each column of a table, by name of the column.
 
     A name with an asterisk stands for several columns.
     """
@@ -129,14 +131,14 @@ def column_types() -> dict[str, str]:
 
 
 def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) -> None:
-    """Does a task in the folder of uploads; sends events for the client, `done` last."""
+    """Does a task in the folder of its uploads; sends events for the client, "done" last."""
     options = PhotoOptions(workers=0, **task.reading)
     uploads = open_uploads(task.names, options.end)
     photos = recognize_uploads(model, uploads, options)
     findings = Findings(uploads.clips)
     outputs = Outputs(JOB_FOLDER / task.table, heads=task.heads)
     if task.report:
-        photos = findings.note(photos)  # while the tables are written
+        photos = findings.note(photos)  # lazy: faces are noted while the tables are written
         outputs = add_clip_outputs(outputs, uploads.read_clips)
 
     warnings = write_tables(model, photos, uploads.paths, options, outputs)
@@ -147,20 +149,20 @@ def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) ->
 
 
 class Uploads(NamedTuple):
-    """The files of a task, named by their content."""
+    """The files of a task; their suffixes fit their content."""
 
-    paths: list[Path]  # in the order of the request
-    clips: list[Path]
-    refused: dict[Path, str]  # the status of each that takes too long to decode, by its path
+    paths: list[Path]  # all files in the order of the request
+    clips: list[Path]  # the files that are clips
+    refused: dict[Path, str]  # the status of each file that would take too long to decode, by path
 
     @property
     def read_clips(self) -> list[Path]:
-        """The clips that are read."""
+        """The clips that are not refused."""
         return [clip for clip in self.clips if clip not in self.refused]
 
 
 def open_uploads(names: Sequence[str], end: float) -> Uploads:
-    """Returns the uploads of these names; clips are read up to `end`, in seconds."""
+    """Returns the uploads with these names; `end` is the second at which clips end."""
     paths = name_by_content(names)
     photos = []
     clips = []
@@ -174,10 +176,11 @@ def open_uploads(names: Sequence[str], end: float) -> Uploads:
 
 
 def name_by_content(names: Sequence[str]) -> list[Path]:
-    """Renames uploads without the suffix of a photo or clip by their content; returns all files.
+    """Adds suffixes to the names of uploads that need one; returns the paths of all uploads.
 
-    Browsers call what a page has made `blob`. Files that are neither photo nor clip keep their
-    name: the reason becomes the status of their row.
+    A file without the suffix of a photo or clip gets a suffix by its content. Browsers name a file
+    that a page has created `blob`, for example. A file that is neither a photo nor a clip keeps its
+    name; its row has the reason as the status.
     """
     paths: list[Path] = []
     for name in names:
@@ -195,7 +198,7 @@ def suffix_by_content(path: Path) -> str | None:
     """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
     if suffix := image_suffix(read_bytes(path)):
         return suffix
-    from fer_vit.predict.frames import open_video  # only here: PyAV may not be installed
+    from fer_vit.predict.frames import open_video  # not at the top: PyAV may not be installed
 
     with suppress(ImageError), open_video(path) as (container, _):
         return CLIP_SUFFIXES.get(container.format.name, ".mp4")
@@ -203,7 +206,10 @@ def suffix_by_content(path: Path) -> str | None:
 
 
 def add_clip_outputs(outputs: Outputs, clips: Sequence[Path]) -> Outputs:
-    """Returns outputs with the tables of people in clips, and a marked copy of the only clip."""
+    """Returns `outputs` with tables of people if there are clips, and a marked copy of one clip.
+
+    With several clips, there is no marked copy.
+    """
     if not clips:
         return outputs
     copy = None
@@ -221,18 +227,18 @@ def write_tables(
     options: PhotoOptions,
     outputs: Outputs,
 ) -> list[str]:
-    """Writes the tables of a task and the marked copy; returns a warning if the copy is missing.
+    """Writes the tables of a task, and the marked copy of a clip; returns warnings.
 
-    `photos` are recognized meanwhile. A table as JSON is one list of rows.
+    `photos` is lazy: faces are recognized while rows are written. A table in JSON is written as
+    JSON Lines, then joined into one list. A marked copy that fails is only a warning, since the
+    tables are complete.
     """
     table = outputs.table
     is_json = table.suffix == ".json"
     written = table.with_suffix(".jsonl") if is_json else table
     try:
         predict_table(model, photos, paths, options, outputs._replace(table=written))
-    except FerVitError:
-        if outputs.copy is None or not written.exists():
-            raise
+    except MarkedCopyError:
         return ["There is no marked copy: the clip cannot be read, or the copy cannot be written."]
     if is_json:
         join_rows(written, table)
@@ -240,7 +246,7 @@ def write_tables(
 
 
 def join_rows(lines: Path, table: Path) -> None:
-    """Writes the rows of JSON Lines as one list."""
+    """Writes the rows of a file in JSON Lines as a JSON list to the file `table`."""
     with lines.open(encoding="utf-8") as rows, table.open("w", encoding="utf-8") as file:
         before = "["
         for row in rows:
@@ -257,9 +263,9 @@ def make_report(
     explain: bool,
     send: Callable[[JobEvent], None],
 ) -> None:
-    """Draws the photos, and makes the report of the faces if these are explained.
+    """Draws the photos; with `explain`, also writes the report that explains the faces.
 
-    `warnings` are of the tables.
+    `warnings` are warnings about the tables, which are sent to the client.
     """
     sentences = {
         "messages": findings.messages(),
@@ -276,7 +282,7 @@ def make_report(
         faces = choose_faces(parts, findings.people, MAX_FACES)
         write_explanations(model, faces, options, photo_faces, send)
     else:
-        deque(decoded, maxlen=0)  # draws the photos, as a report does that reads them
+        deque(decoded, maxlen=0)  # draws the photos; otherwise the report iterates over them
     drawn = [{"name": name, "file": file} for name, file in files.items()]
     send({"state": "done", **sentences, "photos": drawn})
 
@@ -288,9 +294,10 @@ def write_explanations(
     photo_faces: int,
     send: Callable[[JobEvent], None],
 ) -> None:
-    """Makes the report of the faces as a page and an archive; sends how many are explained.
+    """Writes the report of the faces as a page and an archive; sends the progress.
 
-    `photo_faces` of photos will be explained, as far as these can be read again.
+    `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
+    longer be read.
     """
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces
@@ -314,11 +321,11 @@ def write_explanations(
 
 
 def refuse_photos(photos: Iterable[Path]) -> dict[Path, str]:
-    """Returns the status of each photo that takes too long to decode, by its path."""
+    """Returns the status of each photo that would take too long to decode, by path."""
     refused = {}
     for path in photos:
         size = None
-        with suppress(ImageError):  # which becomes the status of a row
+        with suppress(ImageError):  # a later step reports the error as the status of a row
             size = image_size(read_bytes(path))
         if size is None:
             continue
@@ -330,15 +337,15 @@ def refuse_photos(photos: Iterable[Path]) -> dict[Path, str]:
 
 
 def refuse_clips(clips: Iterable[Path], end: float) -> dict[Path, str]:
-    """Returns the status of each clip that takes too long to decode, by its path.
+    """Returns the status of each clip that would take too long to decode, by path.
 
-    Clips count up to `end`, in seconds. Together they have at most `MAX_TASK_PIXELS`; the first
-    ones are read.
+    The frames up to the second `end` count. A clip is refused if its pixels and the pixels of the
+    accepted clips before it exceed `MAX_TASK_PIXELS`.
     """
     refused = {}
     remaining = MAX_TASK_PIXELS
     for path in clips:
-        from fer_vit.predict.frames import count_pixels  # only here: PyAV may not be installed
+        from fer_vit.predict.frames import count_pixels  # not at the top: PyAV may not be installed
 
         pixels = count_pixels(path, end, remaining)
         if pixels > remaining:
@@ -353,31 +360,34 @@ def recognize_uploads(
 ) -> Iterator[Faces]:
     """Yields each photo and frame, in order, with its faces.
 
-    Files that are refused have this status and are not read.
+    Refused files are not read: they have no faces, and the reason as their status.
     """
     scheme = model.scheme(options.detector)
-    read = [path for path in uploads.paths if path not in uploads.refused]
-    by_source = groupby(model.recognize(read, options), lambda faces: faces.infos[0].index)
+    accepted = [path for path in uploads.paths if path not in uploads.refused]
+    # here, an index counts the accepted files
+    by_source = groupby(model.recognize(accepted, options), lambda faces: faces.infos[0].index)
     for index, path in enumerate(uploads.paths):
         if path in uploads.refused:
             yield no_faces([PhotoInfo(str(path), uploads.refused[path], index)], scheme)
             continue
-        _, parts = next(by_source)  # even a broken file has a photo or frame, with its status
+        _, parts = next(by_source)  # an unreadable file also has an entry, with its status
         for faces in parts:
+            # `index` counts all uploads
             infos = tuple(replace(info, index=index) for info in faces.infos)
             yield replace(faces, infos=infos)
 
 
 def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
-    """Returns the file of the drawn picture of each photo with a face, by path."""
+    """Returns the name of the file for the drawn picture of each photo with a face, by path."""
     with_faces = [name for name, faces in photos.items() if len(faces)]
     return {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
 
 
 def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterator[DecodedPhoto]:
-    """Yields photos, by path, with their faces and their image, which is decoded only here.
+    """Reads the photos again; yields each photo with its faces.
 
-    Before a photo is yielded, its faces are drawn into its file, as large as the page shows them.
+    Before a photo is yielded, its picture with marked faces is saved. `photos` has the faces and
+    `files` the name of the picture, both by path of the photo.
     """
     (JOB_FOLDER / "photos").mkdir()
     for name, faces in photos.items():
@@ -390,7 +400,7 @@ def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterat
 
 
 def draw_photo(image: Image, faces: Faces) -> Image:
-    """Returns a photo (H, W, 3), as large as the page shows it, with its faces marked."""
+    """Returns a photo (H, W, 3) with marked faces; the longer side is at most `SHOWN_SIDE`."""
     photo = Pil.fromarray(image)
     scale = min(1.0, SHOWN_SIDE / max(photo.size))
     photo.thumbnail((SHOWN_SIDE, SHOWN_SIDE))

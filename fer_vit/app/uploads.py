@@ -1,7 +1,8 @@
-"""Uploads: photos and clips of a form or of JSON, written to the folder of a job as they arrive.
+"""Stores uploads: photos and clips in a form or in JSON are written to the folder of a job.
 
-A form is parsed by python-multipart. Starlette's own form keeps files in memory or in unnamed
-temporary files, which must be copied to get a name: each byte would be on the disk twice.
+A form is parsed by python-multipart, so that files are written as they arrive. Starlette's forms
+keep files in memory or in unnamed temporary files. Such a file must be copied to get a name, so
+each byte would be on the disk twice.
 """
 
 import asyncio
@@ -21,26 +22,27 @@ from starlette.requests import ClientDisconnect
 
 from fer_vit.heads import EXPRESSION, HEADS
 
-MAX_FILES = 20  # photos and clips in one request
-MAX_FIELDS = 12  # other fields of a form
-MAX_FIELD = 1000  # bytes of such a field
-MAX_JSON = 16_000_000  # bytes of a request in JSON, which is read into memory; one at a time
-MAX_STEM_LENGTH = 50  # characters of the name of an upload, without its suffix
-# characters that a longer name keeps of its start, and of its end
+MAX_FILES = 20  # most photos and clips in a request
+MAX_FIELDS = 12  # most fields of a form that are not files
+MAX_FIELD = 1000  # most bytes of a field that is not a file
+# Most bytes of a request in JSON. One such request at a time is read into memory.
+MAX_JSON = 16_000_000
+MAX_STEM_LENGTH = 50  # most characters of the name of an upload, without the suffix
+# A longer name keeps this number of characters at its start, and at its end.
 NAME_PART = MAX_STEM_LENGTH // 2 - 1
 FORM = "multipart/form-data"
 JSON = "application/json"
-FILES_FIELD = "files"  # name of the field
-OUTPUTS_FIELD = "outputs"  # name of the only other field that a form may repeat
+FILES_FIELD = "files"  # the name of the field of files
+OUTPUTS_FIELD = "outputs"  # the name of the only other field that a form may repeat
 
 
 def output_names() -> list[str]:
-    """Returns what chooses columns, as `Field.head` of the columns."""
+    """Returns the names that choose columns: "expression" and the heads, as in `Field.head`."""
     return [EXPRESSION, *HEADS]
 
 
 def check_output_names(names: list[str]) -> list[str]:
-    """Returns names that choose columns. Raises PydanticCustomError for unknown or too many."""
+    """Returns `names`. Raises PydanticCustomError when a name is unknown, or for too many names."""
     known = output_names()
     if len(names) > len(known) or not set(names) <= set(known):
         raise PydanticCustomError("outputs", f"Expected outputs among {', '.join(known)}")
@@ -48,14 +50,14 @@ def check_output_names(names: list[str]) -> list[str]:
 
 
 def describe_output_names(schema: dict[str, Any]) -> None:
-    """Adds to the JSON schema of a list which names choose columns."""
+    """Adds the names that choose columns to the JSON schema of a list."""
     known = output_names()
     schema["maxItems"] = len(known)
     schema["items"]["enum"] = known
 
 
 class Options(BaseModel):
-    """What a client may choose."""
+    """The options of a request."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -80,7 +82,7 @@ class Options(BaseModel):
 
 
 class EncodedFile(BaseModel):
-    """A photo or clip as text."""
+    """A photo or clip in JSON."""
 
     name: str = Field("photo", description="The file's name; it becomes the column `path`.")
     data: str = Field(description="The file in base64, or a data URL with it.")
@@ -93,9 +95,9 @@ class JsonUpload(Options):
 
 
 class Upload(NamedTuple):
-    """A request whose files are stored."""
+    """A request with stored files."""
 
-    names: list[str]  # of the files in the folder of uploads
+    names: list[str]  # the names of the files in the folder of uploads
     options: Options
 
 
@@ -106,7 +108,7 @@ class BodyReader(Protocol):
         """Stores a part of the body."""
 
     def finish(self) -> Upload:
-        """Returns what was stored. Raises ValidationError and HTTPException."""
+        """Returns the stored upload. Raises ValidationError or HTTPException when it is invalid."""
 
 
 async def store(
@@ -114,8 +116,8 @@ async def store(
 ) -> Upload:
     """Stores the files of a request in a folder. Raises HTTPException when the request is refused.
 
-    Disk and parser work in threads, so that a slow disk delays no other client. The lock lets one
-    request in JSON be in memory at a time.
+    Parsing and writing run in threads, so that a slow disk does not delay other clients. With the
+    lock, only one request in JSON is in memory at a time.
     """
     try:
         reader = open_reader(content_type, folder)
@@ -135,7 +137,7 @@ async def store(
 
 
 def open_reader(content_type: str, folder: Path) -> BodyReader:
-    """Returns the reader for a type of content. Raises HTTPException for an unknown one."""
+    """Returns the reader for a content type. Raises HTTPException for an unknown content type."""
     media_type, options = parse_options_header(content_type)
     if media_type == JSON.encode():
         return JsonReader(folder)
@@ -145,30 +147,31 @@ def open_reader(content_type: str, folder: Path) -> BodyReader:
 
 
 def describe_errors(errors: Collection[Any]) -> str:
-    """Returns a sentence for each wrong value.
+    """Returns a sentence for each of Pydantic's errors.
 
-    The value is left out, since it may hold characters that cannot be encoded.
+    The invalid value is left out, since it may have characters that cannot be encoded.
     """
     return " ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in errors)
 
 
 class FormReader:
-    """Writes the files of a form to a folder as they arrive, and keeps its other fields.
+    """Writes the files of a form to a folder as they arrive, and collects the other fields.
 
-    A file is opened for each part of it, so that hundreds of uploads need no more descriptors than
-    connections.
+    A file is opened again for each part of its data, so that hundreds of uploads need no more file
+    descriptors than connections.
     """
 
     def __init__(self, folder: Path, boundary: bytes) -> None:
         self._folder = folder
         self._names: list[str] = []
         self._fields: dict[str, str | list[str]] = {}
-        self._number = 0  # of other fields so far
+        self._num_fields = 0  # the number of fields so far that are not files
+        # the current part of the form:
         self._headers: dict[bytes, bytes] = {}
-        self._header = b""  # name of the header that is read
-        self._value = b""
-        self._field: str | None = None  # name of the field that is read; None: a file
-        self._data = bytearray()  # of the field, or of the file since the last `write`
+        self._header = b""  # the name of the current header
+        self._value = b""  # the value of the current header
+        self._field: str | None = None  # the name of the current field; None: a file
+        self._data = bytearray()  # the data of the field, or the data of the file to be written
         self._parser = MultipartParser(
             boundary,
             {
@@ -189,7 +192,7 @@ class FormReader:
             self._append()
 
     def finish(self) -> Upload:
-        """Returns what was stored."""
+        """Returns the stored upload."""
         self._parser.finalize()
         options = Options.model_validate(self._fields)
         if not self._names:
@@ -224,11 +227,11 @@ class FormReader:
         (self._folder / self._names[-1]).touch(exist_ok=False)
 
     def _start_field(self, name: str) -> None:
-        if self._number == MAX_FIELDS:
+        if self._num_fields == MAX_FIELDS:
             raise HTTPException(
                 400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES_FIELD}`."
             )
-        self._number += 1
+        self._num_fields += 1
         self._field = name
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
@@ -242,7 +245,7 @@ class FormReader:
         else:
             value = self._data.decode(errors="replace")
             self._data.clear()
-            if value:  # an empty field is one that is left out
+            if value:  # an empty field counts as left out
                 self._add_value(self._field, value)
 
     def _add_value(self, name: str, value: str) -> None:
@@ -254,7 +257,7 @@ class FormReader:
         values.append(value)
 
     def _append(self) -> None:
-        """Moves what is in memory to the end of the file that is read."""
+        """Moves the data in memory to the end of the current file."""
         if self._data:
             with (self._folder / self._names[-1]).open("ab") as file:
                 file.write(self._data)
@@ -262,7 +265,7 @@ class FormReader:
 
 
 class JsonReader:
-    """Stores a request in JSON, and its files when it is complete."""
+    """Stores a request in JSON; writes its files when the request is complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -279,7 +282,7 @@ class JsonReader:
             file.write(data)
 
     def finish(self) -> Upload:
-        """Writes the files; returns what was stored."""
+        """Writes the files; returns the stored upload."""
         upload = JsonUpload.model_validate_json(self._body.read_bytes())
         self._body.unlink()
         names: list[str] = []
@@ -291,7 +294,7 @@ class JsonReader:
 
 
 def decode_base64(text: str, field: str) -> bytes:
-    """Decodes base64, or a data URL with it. Raises HTTPException that names the field."""
+    """Decodes base64, or a data URL. Raises HTTPException with the name of the field."""
     try:
         return base64.b64decode(text.rpartition(";base64,")[2], validate=True)
     except (binascii.Error, ValueError) as error:
@@ -299,10 +302,10 @@ def decode_base64(text: str, field: str) -> bytes:
 
 
 def safe_name(name: str, taken: Collection[str]) -> str:
-    """Returns an unused name for an upload, without folders or unusual characters."""
+    """Returns a name for an upload without folders and unusual characters, not in `taken`."""
     base = PurePosixPath(re.sub(r"[^\w .()/-]", "_", name.replace("\\", "/")))
     stem = base.stem.lstrip(" .-") or "photo"
-    if len(stem) > MAX_STEM_LENGTH:  # files of a study differ at the end
+    if len(stem) > MAX_STEM_LENGTH:  # the end is kept, since names in a study differ at the end
         stem = f"{stem[:NAME_PART]}..{stem[-NAME_PART:]}"
     suffix = base.suffix[:10]
     lower = {known.lower() for known in taken}

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from fer_vit.data.shards import shard_name
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
 from fer_vit.fields import Cell, choose_fields, face_fields
@@ -64,8 +64,6 @@ def predict_table(
 ) -> str:
     """Writes a table of the faces in photos and videos; returns a summary.
 
-    The table is complete even if the marked copy fails.
-
     Args:
         model: The model that recognizes the faces.
         photos: Each photo and frame with its faces, in the order of `images`, see
@@ -73,6 +71,9 @@ def predict_table(
         images: The photos and videos.
         options: How photos and videos are read.
         outputs: The files to write.
+
+    Raises:
+        MarkedCopyError: The marked copy cannot be written. The table is complete.
     """
     check_model(outputs, model.heads, model.name)
     facts = prediction_facts(model, options)
@@ -92,7 +93,8 @@ def predict_table(
         try:
             annotate_video(video, path, written.marks, options, outputs.overwrite)
         except FerVitError as error:
-            raise FerVitError(f"{error} The table {outputs.table} is complete.") from error
+            message = f"{error} The table {outputs.table} is complete."
+            raise MarkedCopyError(message) from error
     return f"{written.summary}\nTable: {outputs.table}"
 
 

@@ -30,7 +30,7 @@ from skimage.data import astronaut
 
 from fer_vit.app import guard, server as server_module
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.server import PatientProtocol, create_app
+from fer_vit.app.server import TimeoutProtocol, create_app
 from tests.helpers.hostile import BOMBS, bomb, jpeg_bomb
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running
@@ -43,7 +43,7 @@ REQUESTS = 1000  # made from the schema
 @pytest.fixture
 def port(address: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """A server on a socket that waits half a second for its clients."""
-    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.5)
+    monkeypatch.setattr(guard, "CLIENT_TIMEOUT", 0.5)
     return int(address.rpartition(":")[2])
 
 
@@ -71,13 +71,13 @@ def test_a_client_that_reads_nothing_is_disconnected(
     port: int, queue: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disconnected = threading.Event()
-    lost = PatientProtocol.connection_lost
+    lost = TimeoutProtocol.connection_lost
 
-    def note(protocol: PatientProtocol, error: Exception | None) -> None:
+    def note(protocol: TimeoutProtocol, error: Exception | None) -> None:
         lost(protocol, error)
         disconnected.set()
 
-    monkeypatch.setattr(PatientProtocol, "connection_lost", note)
+    monkeypatch.setattr(TimeoutProtocol, "connection_lost", note)
     big = queue.new_folder() / "big"
     big.write_bytes(bytes(50_000_000))
     queue.results["id"] = {"big": big}

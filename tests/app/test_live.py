@@ -71,7 +71,7 @@ def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch
         page.show(seen(50))
         page.show(seen(90))
         assert [viewer.result().json()["number"] for viewer in waiting] == [2, 2]
-    monkeypatch.setattr(server, "PICTURE_PATIENCE", 0.1)
+    monkeypatch.setattr(server, "PICTURE_TIMEOUT", 0.1)
     assert client.get("/live/newest?known=2").json()["number"] == 2
 
 

@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from fer_vit.app import api, guard, jobs, server, uploads
 from fer_vit.app.guard import POLICY, UploadLimit, public_address, refuse_network
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.server import LivePage, PatientProtocol, create_app
+from fer_vit.app.server import LivePage, TimeoutProtocol, create_app
 from fer_vit.app.uploads import FormReader, JsonReader, Upload, output_names, safe_name
 from fer_vit.errors import FerVitError
 from fer_vit.fields import all_face_fields
@@ -65,7 +65,7 @@ def connect(address: str, *parts: bytes, form: str, route: str = "/api/report") 
 @pytest.fixture
 def open_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server closes no connection whose request has not arrived yet."""
-    monkeypatch.setattr(PatientProtocol, "_check", lambda protocol, before: None)
+    monkeypatch.setattr(TimeoutProtocol, "_check", lambda protocol, before: None)
 
 
 def test_every_response_has_the_security_headers(client: TestClient) -> None:
@@ -294,7 +294,7 @@ def test_an_upload_of_unknown_length_stops_at_the_limit(
 
 @pytest.mark.usefixtures("open_connections")
 def test_a_silent_client_is_disconnected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.1)
+    monkeypatch.setattr(guard, "CLIENT_TIMEOUT", 0.1)
     with connect(address, b"--b", form="Content-Length: 100") as client:
         assert b" 408 " in client.recv(4096)
 
@@ -618,7 +618,7 @@ def test_a_refusal_names_both_headers_and_the_remedy(client: TestClient) -> None
 def test_a_client_that_stops_has_no_credit_for_what_it_sent_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guard, "CLIENT_PATIENCE", 0.05)
+    monkeypatch.setattr(guard, "CLIENT_TIMEOUT", 0.05)
     part = {"type": "http.request", "body": bytes(10**7), "more_body": True}
     parts = iter([part, None, part])
 
@@ -648,19 +648,19 @@ def test_a_client_that_reads_steadily_gets_everything(
     """The client, not a clock, starts each check of its progress."""
     due = threading.Semaphore(1)
     checks = 0
-    check = PatientProtocol._check
+    check = TimeoutProtocol._check
 
-    def check_when_due(protocol: PatientProtocol, before: object) -> None:
+    def check_when_due(protocol: TimeoutProtocol, before: object) -> None:
         nonlocal checks
         if not due.acquire(blocking=False):
             protocol.loop.call_later(0.01, protocol._check, before)
             return
         checks += 1
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(guard, "CLIENT_PATIENCE", 0.01)
+            patch.setattr(guard, "CLIENT_TIMEOUT", 0.01)
             check(protocol, before)
 
-    monkeypatch.setattr(PatientProtocol, "_check", check_when_due)
+    monkeypatch.setattr(TimeoutProtocol, "_check", check_when_due)
     worker.table = bytes(5 * PROGRESS_BYTES)
     head = (
         "POST /api/predict HTTP/1.1\r\nHost: localhost\r\n"

@@ -103,7 +103,7 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
     assert "move_jawOpen" in row
     assert "label" not in row
     assert "yaw" not in row
-    with pytest.raises(FerVitError, match="has, but got affect"):
+    with pytest.raises(FerVitError, match="but got affect"):
         do(task._replace(heads=("affect",)), events)
 
 
