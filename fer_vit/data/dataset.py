@@ -108,7 +108,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
 class EncodedFace(NamedTuple):
     """A row of a manifest, with its image still encoded."""
 
-    manifest: str | Path  # the path or URL of the manifest or shard
+    manifest_path: str | Path  # the path or URL of the manifest or shard
     path: str  # the name of the image
     image: bytes
     landmarks: Array  # (5, 2) in image pixels; NaN: no landmarks
@@ -168,7 +168,7 @@ class FaceDataset(Dataset[Sample]):
             image = self.manifest.image_bytes(row)
         target = None if self.targets is None else self.targets[row]
         return EncodedFace(
-            manifest=self.manifest.path,
+            manifest_path=self.manifest.path,
             path=name,
             image=image,
             landmarks=self.landmarks[row],
@@ -267,7 +267,7 @@ class ShardDataset(Dataset[Sample]):
 def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError for an image that is not decodable."""
     note_in_worker(face.path)
-    with named_in_errors(face.manifest, face.path):
+    with named_in_errors(face.manifest_path, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
 

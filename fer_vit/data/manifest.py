@@ -120,7 +120,7 @@ class Manifest:
         LOGGER.warning(
             f"{self.path}: {counted(len(repeated), 'face')} with "
             f"{counted(num_further, 'further row')} ({names}), {num_across:,} of them in several "
-            "splits. Each row counts: remove those that should not."
+            "splits. Each row counts: remove the rows that should not count."
         )
 
     def _content_hash(self, row: int) -> bytes | None:
@@ -167,11 +167,11 @@ class Manifest:
         return [self.name(row) for row in range(len(self))]
 
     def image(self, row: int) -> Image:
-        """Returns the image (H, W, 3) of a row. Raises ImageError when it cannot be read."""
+        """Returns the image (H, W, 3) of a row; raises ImageError if it is not readable."""
         return decode_image(self.image_bytes(row))
 
     def image_bytes(self, row: int) -> bytes:
-        """Returns the encoded image of a row. Raises ImageError when its file cannot be read."""
+        """Returns the encoded image of a row; raises ImageError if it is not readable."""
         image = self.table["image"][row].as_py()
         if image["bytes"] is not None:
             return bytes(image["bytes"])
@@ -434,9 +434,9 @@ def identity_hash(manifest: Manifest, rows: IntArray) -> IntArray:
 
 
 @contextmanager
-def named_in_errors(manifest: str | Path, path: str) -> Iterator[None]:
+def named_in_errors(manifest_path: str | Path, image_name: str) -> Iterator[None]:
     """Turns an ImageError into a FerVitError that names the manifest and the image."""
     try:
         yield
     except ImageError as error:
-        raise FerVitError(f"{manifest}, image {path}: {error}.") from error
+        raise FerVitError(f"{manifest_path}, image {image_name}: {error}.") from error

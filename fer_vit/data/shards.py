@@ -62,7 +62,7 @@ class Shard(NamedTuple):
 
 
 def location_text(location: str | Path) -> str:
-    """Returns a path or URL as text; `Path` reduces the two slashes of a URL, which come back."""
+    """Returns a path or URL as text; restores the second slash of a URL, which `Path` removes."""
     return re.sub(r"^(\w+):/+", r"\1://", str(location)).rstrip("/")
 
 

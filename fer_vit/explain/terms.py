@@ -19,7 +19,7 @@ from fer_vit.model.region_vit import RegionViT
 
 
 class Effects(NamedTuple):
-    """The terms of regions, and how much the raw outputs fall when a region is hidden in a way."""
+    """The terms of regions, and how far the raw outputs fall when a region is hidden."""
 
     terms: Tensor  # (B, R, K), the term of each region
     masked: Tensor  # (B, R, K), the fall when the tokens of the region are left out

@@ -24,8 +24,8 @@ from fer_vit.model.attention import Pooled, use_fused_attention
 from fer_vit.model.region_vit import RegionViT, share_tensors
 from fer_vit.model.tokens import TokenLayout, Tokens
 
-# How many regions have their interactions measured, by the largest effects: each pair of regions
-# takes a forward pass.
+# How many regions, with the largest effects, have interactions measured: each pair of regions takes
+# a forward pass.
 MAX_INTERACTING = 6
 
 # Smallest interaction that is drawn, as a share of the largest effect of a region. Smaller

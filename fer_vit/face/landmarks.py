@@ -65,8 +65,8 @@ def look(image: Image, to_cuts: Sequence[Array]) -> Look:
     return _look_in_cuts(image, [crop_matrix(points, INPUT_SIDE) for points in landmarks])
 
 
-def find_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
-    """Finds the landmarks (F, 5, 2) of faces in squares; arguments as for `look`."""
+def detect_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
+    """Returns the landmarks (F, 5, 2) of faces in squares; arguments as for `look`."""
     return look(image, to_cuts).landmarks
 
 
@@ -124,7 +124,7 @@ def full_image_face(image: Image) -> Detection:
 
     If the image shows no face, the landmarks are arbitrary.
     """
-    (landmarks,) = find_landmarks(image, [fit_matrix(image, INPUT_SIDE)])
+    (landmarks,) = detect_landmarks(image, [fit_matrix(image, INPUT_SIDE)])
     return Detection(full_box(image), landmarks, np.nan)
 
 

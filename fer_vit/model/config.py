@@ -156,7 +156,7 @@ def check_config(config: RegionViTConfig) -> None:
 
 
 def _check_width(config: RegionViTConfig) -> None:
-    """Raises FerVitError when the width is not divisible as the position encoding needs it."""
+    """Raises FerVitError when the position encoding cannot have the width."""
     if config.embed_dim is None:
         return
     if config.embed_dim % 4:

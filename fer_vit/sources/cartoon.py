@@ -172,8 +172,8 @@ class CartoonFace(NamedTuple):
 
         Everything is drawn by polygons, since only polygons look the same in all sizes.
         """
-        # OpenCV puts a pixel's centre at integer coordinates, and takes coordinates in sixteenths
-        # of a pixel.
+        # OpenCV puts a pixel's centre at integer coordinates; with `shift=4`, it takes coordinates
+        # in sixteenths of a pixel.
         points = apply(self.to_canvas, outline) - 0.5
         sixteenths = (points * 16).round().astype(np.int32)
         cv2.fillPoly(self.canvas, [sixteenths], np.asarray(colour).tolist(), cv2.LINE_AA, shift=4)

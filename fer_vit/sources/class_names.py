@@ -30,12 +30,12 @@ def class_notes(reading: Reading) -> list[str]:
     for first, second in similar_names(reading.labels):
         if second in reading.labels:
             note = (
-                f"The classes {first} and {second} have similar names: if they are one, give both "
-                "folders one name."
+                f"The classes {first} and {second} have similar names: if both are the same class, "
+                "give both folders the same name."
             )
         else:
             note = (
-                f"The class {first} has a name similar to {second}: if it is that, rename its "
+                f"The class {first} has a name similar to {second}: if it is {second}, rename the "
                 "folder."
             )
         notes.append(note)

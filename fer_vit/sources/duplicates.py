@@ -125,8 +125,8 @@ class NearDuplicates:
     complete: bool  # whether near-duplicates within train were compared, not only equal copies
 
 
-def find_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
-    """Finds near-duplicates between train and other splits, and pairs with different labels.
+def detect_near_duplicates(rows: Sequence[Row]) -> NearDuplicates:
+    """Detects near-duplicates between train and other splits, and pairs with different labels.
 
     If train has more than MAX_COMPARED images, only equal copies are found within train.
     """
@@ -179,7 +179,7 @@ def handle_near_duplicates(reading: Reading, duplicates: Duplicates = "drop") ->
     With "keep", these training rows stay. `near_duplicate` of the rows of val and test is set.
     Notes count the rows that are left out of each class, and name pictures with several labels.
     """
-    result = find_near_duplicates(reading.rows)
+    result = detect_near_duplicates(reading.rows)
     rows = []
     repeats = []  # the training rows with a near-duplicate
     for row, repeated in zip(reading.rows, result.repeated.tolist(), strict=True):

@@ -61,13 +61,13 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
             rows += split_rows
             dropped += split_dropped
         else:
-            notes.append(f"No {split} split: {table} is not there.")
+            notes.append(f"No {split} split: there is no {table}.")
     votes = [row.votes for row in rows if row.votes is not None]
     tied = int(have_ties(np.array(votes)).sum()) if votes else 0
     if tied:
         notes.append(
             f"No single expression has the most votes in {counted(tied, 'training image')}: the "
-            f"first in the order {', '.join(LABELS)} is the label; the votes of all stay."
+            f"first in the order {', '.join(LABELS)} is the label; all votes stay."
         )
     if not rows:
         raise not_found(root, f"{', '.join(FOLDERS)}, each with its label.csv and its images,")

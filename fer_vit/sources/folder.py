@@ -222,8 +222,8 @@ def _hold_out_both(root: Path, reading: Reading) -> Reading:
         first_folder = min(row.name.split("/")[0] for row in reading.rows)
         raise FerVitError(
             f"Expected folders of two classes or more in {root}, but got only "
-            f"{list_names(reading.labels)}. Name another, or {root / first_folder} if the classes "
-            "are in it."
+            f"{list_names(reading.labels)}. Name another folder, or {root / first_folder} if the "
+            "classes are in that folder."
         )
     reading.notes.append(f"No split folders in {root}.")
     return hold_out(reading, ("val", "test"))

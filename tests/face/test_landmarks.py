@@ -21,7 +21,7 @@ from fer_vit.face.landmarks import (
     MIN_FACE_LOGIT,
     Look,
     confirm_faces,
-    find_landmarks,
+    detect_landmarks,
 )
 from fer_vit.geometry import (
     MIRRORED,
@@ -60,7 +60,7 @@ def test_a_face_is_found_turned_and_moved(
 ) -> None:
     change = about_the_nose(degrees, scale, right)
     image = warp(astronaut, change, 512)
-    assert error(find_landmarks(image, [FRAME])[0], apply(change, ASTRONAUT)) < 0.17
+    assert error(detect_landmarks(image, [FRAME])[0], apply(change, ASTRONAUT)) < 0.17
 
 
 def test_landmarks_of_drawn_faces_beat_the_template() -> None:
@@ -70,7 +70,7 @@ def test_landmarks_of_drawn_faces_beat_the_template() -> None:
     for seed in range(40):
         image, landmarks = draw_face(EXPRESSIONS[seed % 8], seed, 96)[:2]
         to_cut = fit_matrix(image, module.INPUT_SIDE)
-        errors.append(error(find_landmarks(image, [to_cut])[0], landmarks))
+        errors.append(error(detect_landmarks(image, [to_cut])[0], landmarks))
         usual.append(error(np.array(TEMPLATE) * 96, landmarks))
     assert np.median(errors) < 0.8 * np.median(usual)
 
@@ -90,7 +90,7 @@ def test_opencv_agrees(astronaut: Image) -> None:
 
     first = compose(about_the_nose(0), FRAME)
     expected = both(crop_matrix(both(first), module.INPUT_SIDE))
-    np.testing.assert_allclose(find_landmarks(astronaut, [first])[0], expected, atol=1e-2)
+    np.testing.assert_allclose(detect_landmarks(astronaut, [first])[0], expected, atol=1e-2)
 
 
 @pytest.mark.parametrize("count", [0, 1, module.MAX_FACES_AT_ONCE, module.MAX_FACES_AT_ONCE + 1])
@@ -102,16 +102,16 @@ def test_faces_of_a_crowd_do_not_depend_on_each_other(astronaut: Image, count: i
             rng.uniform(-30, 30, count), rng.uniform(-1, 1, count), strict=True
         )
     ]
-    together = find_landmarks(astronaut, cuts)
+    together = detect_landmarks(astronaut, cuts)
     assert together.shape == (count, 5, 2)
     for landmarks, cut in zip(together, cuts, strict=True):
-        np.testing.assert_allclose(landmarks, find_landmarks(astronaut, [cut])[0], atol=1e-3)
+        np.testing.assert_allclose(landmarks, detect_landmarks(astronaut, [cut])[0], atol=1e-3)
 
 
 def test_a_mirrored_face_has_mirrored_landmarks(astronaut: Image) -> None:
-    image, landmarks = mirror(astronaut, find_landmarks(astronaut, [FRAME])[0])
+    image, landmarks = mirror(astronaut, detect_landmarks(astronaut, [FRAME])[0])
     frame = crop_matrix(mirror(astronaut, ASTRONAUT)[1], module.INPUT_SIDE)
-    np.testing.assert_allclose(find_landmarks(image, [frame])[0], landmarks, atol=0.05)
+    np.testing.assert_allclose(detect_landmarks(image, [frame])[0], landmarks, atol=0.05)
 
 
 UNCERTAIN = SURE_SCORE - 0.05

@@ -131,9 +131,9 @@ def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.Mo
         (picture(3), "train", "anger"),
         (picture(5), "test", "anger"),
     )
-    whole = duplicates.find_near_duplicates(given.rows)
+    whole = duplicates.detect_near_duplicates(given.rows)
     monkeypatch.setattr(duplicates, "MAX_COMPARED", 5)
-    bounded = duplicates.find_near_duplicates(given.rows)
+    bounded = duplicates.detect_near_duplicates(given.rows)
     assert (whole.complete, bounded.complete) == (True, False)
     assert whole.repeated.tolist() == bounded.repeated.tolist()
     assert np.flatnonzero(whole.repeated).tolist() == [1, 2, 3]
