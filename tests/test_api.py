@@ -244,7 +244,7 @@ def test_messages_name_arguments_in_python_and_options_on_the_command_line(
     line = fails(capsys, "predict", tmp_path / "a.png", "--detector", "none")
     assert "`--detector none`" in line
     assert "`--face crop`" in line
-    assert "--" not in str(error.value)  # outside the command again
+    assert "--" not in str(error.value)  # the block of the command has ended
 
 
 def test_functions_are_quiet_and_commands_print(

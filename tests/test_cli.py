@@ -61,7 +61,7 @@ def test_heavy_modules_are_imported_where_they_are_needed(number: int) -> None:
         ("predict https://example.com/a.jpg", "https://example.com/a.jpg."),
         ("fit --model.lrr 0.1 --data.manifest x.parquet", "Did you mean `--model.lr`?"),
         ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
-        ("predict ", '""'),  # no word, instead of the current folder
+        ("predict ", '""'),  # an empty word, which would be the current folder
         ("predict photos --output=", '""'),
         ("export some-model --checkpoint ferplus-smal", "Did you mean `ferplus-small`?"),
     ],
@@ -118,7 +118,7 @@ def test_values_of_an_option_that_is_there_twice_are_not_lost() -> None:
 
 def test_a_closed_output_ends_a_command_silently() -> None:
     reading, writing = os.pipe()
-    os.close(reading)  # before it writes
+    os.close(reading)  # before the command writes
     command = [sys.executable, "-m", "fer_vit", "--help"]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)

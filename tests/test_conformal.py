@@ -111,6 +111,6 @@ def test_sets_contain_the_truth_at_the_guaranteed_rate(coverage: int) -> None:
     least = coverage / 100
     error = 4 * np.std(hits) / math.sqrt(rounds)
     assert least - error < np.mean(hits) < least + 1 / 301 + error
-    assert np.mean(rare[False]) < least - 0.05  # the coverage over all faces does not imply it
+    assert np.mean(rare[False]) < least - 0.05  # not implied by the rate over all faces
     error = 4 * np.std(rare[True]) / math.sqrt(rounds)
     assert least - error < np.mean(rare[True]) < least + 1 / 20 + error

@@ -91,7 +91,7 @@ def test_a_writer_that_is_killed_at_any_call(
     assert states[0] != states[1]
 
     places = tmp_path / "killed"
-    if write is a_checkpoint:  # which needs PyTorch
+    if write is a_checkpoint:  # this needs PyTorch
         leave_killed(write, name, places)
     else:
         words = [write.__name__, name, str(places), exchange]
@@ -106,8 +106,8 @@ def test_a_writer_that_is_killed_at_any_call(
     assert all(state in seen for state in states)
     for place in killed:
         clear_remains_of(place / name)
-        assert content(place / name) in states  # nothing is lost, though it was aside
-        write(place / name, 2)  # again, which nothing that was left disturbs
+        assert content(place / name) in states  # nothing is lost, also a moved folder
+        write(place / name, 2)  # what was left does not disturb another write
         assert content(place / name) == states[1]
     for place in (*killed, finished):
         assert [entry.name for entry in place.iterdir()] == [name]
@@ -402,7 +402,7 @@ def test_no_process_stays_behind(
     with log.open("w") as file:
         process = psutil.Popen(command, stdout=file, stderr=file, start_new_session=True)
     wait_until(lambda: len(process.children(recursive=True)) >= 2 or process.poll() is not None)
-    time.sleep(0.5)  # in the midst of the work
+    time.sleep(0.5)  # while the command works
     started = process.children(recursive=True)
     process.send_signal(number)
     assert process.wait(PATIENCE) == status, log.read_text()
@@ -456,7 +456,7 @@ def test_signals_leave_no_file_even_two_of_them(
     with psutil.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         process.stdout.readline()
         process.send_signal(number)
-        process.stdout.readline()  # it removes its files
+        process.stdout.readline()  # the process removes its files
         process.send_signal(number)
         process.stdin.close()
         assert process.wait(PATIENCE) == status
@@ -570,7 +570,7 @@ def test_a_signal_in_a_destructor_is_not_lost(
     number: signal.Signals, ending: type[BaseException], capsys: pytest.CaptureFixture
 ) -> None:
     def work() -> None:
-        Stubborn(number)  # freed at once
+        Stubborn(number)  # this frees the object at once
         time.sleep(PATIENCE)
 
     with pytest.raises(ending), exit_on_signals():
@@ -585,7 +585,7 @@ def test_folders_that_were_made_for_a_failed_output_are_removed(tmp_path: Path) 
     target = tmp_path / "a" / "b" / "c.csv"
     files.check_output(target, overwrite=False)
     assert [*tmp_path.iterdir()] == []
-    (tmp_path / "a").mkdir()  # the user's
+    (tmp_path / "a").mkdir()  # a file of the user
     with pytest.raises(FileNotFoundError), files.atomic_write(target):
         (tmp_path / "input").read_text()
     assert [*tmp_path.rglob("*")] == [tmp_path / "a"]
@@ -656,7 +656,7 @@ def test_a_full_disk_keeps_what_was_there(
     }[what].split()
     if what == "zip":
         shutil.make_archive(str(disk), "zip", drawn / "faces")
-    if what != "parts":  # which are never replaced
+    if what != "parts":  # because existing parts are never replaced
         main(words)
         words = [*words, "--overwrite"]
     before = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
@@ -682,7 +682,7 @@ def test_a_full_disk_keeps_what_was_there(
 def test_a_full_disk_keeps_the_checkpoint_before(
     drawn: Path, disk: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    # two checkpoints, and no third one beside them
+    # the disk has room for two checkpoints, but not for three
     remount = [
         "mount",
         "-o",

@@ -69,7 +69,7 @@ def commands(page: Path) -> list[list[str]]:
 
 
 def commands_of(text: str) -> list[list[str]]:
-    """The same of a text."""
+    """The words of the `fer-vit` commands in a text."""
     text = text.replace("\\\n", " ")
     matches = re.findall(
         r"^(?: {4}.*)?\bfer-vit (\w+ .+)$|`fer-vit (fit [^`]+|\w+ (?!-)[^`]+)`", text, re.M
@@ -371,7 +371,8 @@ def test_files_that_the_prose_names_exist() -> None:
 def test_every_config_of_a_training_is_in_the_table() -> None:
     table = (ROOT / "docs/how-to/training.md").read_text("utf-8")
     described = set(re.findall(r"configs/(\w+)\.yaml", table))
-    layers = {"ddp", "ablation", "attention_is_all_you_need"}  # over others, or of an experiment
+    # configs that are laid over another config, and the config of an experiment
+    layers = {"ddp", "ablation", "attention_is_all_you_need"}
     assert set(shipped_configs()) - layers <= described
 
 

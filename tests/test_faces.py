@@ -32,7 +32,7 @@ LABELS = ("a", "b")
 
 @pytest.fixture
 def faces() -> Faces:
-    """Two faces, a photo without any, and a face: in three photos."""
+    """Three photos: the first has two faces, the second has no face, the third has one face."""
     return join_faces(
         [
             make_faces(LABELS, [[0.9, 0.1], [0.2, 0.8]], path="1.jpg"),
@@ -106,6 +106,7 @@ def test_faces_below_the_least_confidence_are_ambiguous_in_the_chosen_columns(
     faces: Faces,
 ) -> None:
     chosen = face_fields(LABELS)
+    # the confidences are 0.9, 0.8 and 0.6
     rows = faces.rows(chosen, photos=False, min_confidence=0.7)
     assert [(row["label"], row["ambiguous"]) for row in rows] == [
         ("a", False),
@@ -121,6 +122,7 @@ def test_frames_below_the_least_confidence_have_no_smoothed_label(faces: Faces) 
     rows = replace(faces, smoothed=smoothed).rows(
         face_fields(LABELS, videos=True), photos=False, min_confidence=0.7
     )
+    # the largest smoothed probabilities are 0.8, 0.6 and none
     assert [row["label_smoothed"] for row in rows] == ["b", None, None]
     assert [row["label"] for row in rows] == ["a", "b", None]
 

@@ -90,7 +90,7 @@ def test_a_folder_of_another_process_is_replaced_on_request_alone(
     def write(overwrite: bool) -> None:
         with atomic_write(folder, overwrite=overwrite) as new:
             write_folder(new)
-            folder.mkdir()  # meanwhile
+            folder.mkdir()  # another process makes the folder
             for name in content:
                 (folder / name).write_text("another process")
 

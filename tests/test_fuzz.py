@@ -39,7 +39,7 @@ KEPT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.d
 
 
 def fuzz(times: int) -> Any:
-    """The same examples every time, or by hand many others."""
+    """The same examples in every run. `FER_VIT_FUZZ` gives many other examples."""
     return settings(
         max_examples=TIMES or times,
         derandomize=not TIMES,

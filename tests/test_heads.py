@@ -141,7 +141,7 @@ def test_movement_loss_is_the_cross_entropy_of_known_targets() -> None:
 
 def test_pose_loss_is_the_huber_loss_of_known_angles() -> None:
     raw = torch.randn(5, 3)
-    target = 90 * torch.rand(5, 3) - 45  # less than half a turn from the raw outputs
+    target = 90 * torch.rand(5, 3) - 45  # less than half a turn away from the predicted angles
     target[2] = NAN
     known = target.isfinite()
     expected = F.huber_loss(20 * raw[known], target[known], delta=5.0) / 5 / 20

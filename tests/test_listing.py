@@ -1,4 +1,4 @@
-"""What a folder holds: the user's files, and what no user made."""
+"""What a folder contains: the user's files, and entries that no user made."""
 
 from collections import Counter
 from pathlib import Path

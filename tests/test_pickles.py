@@ -1,4 +1,5 @@
-"""Checkpoints that do what none needs: calls, keys and sizes are refused before torch runs them."""
+"""Checkpoints that do what no checkpoint needs: calls, keys and sizes are refused before torch
+runs them."""
 
 import io
 import os
@@ -145,7 +146,8 @@ def test_torch_reads_the_entries_that_were_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = packed(tmp_path / "good.ckpt", PROTOCOL + b"}.", **{"data/0": bytes(4)})
-    path.write_bytes(path.read_bytes() + b"PK\x05\x06"[:2])  # bytes that only torch could read
+    # bytes that only the reader of torch may find
+    path.write_bytes(path.read_bytes() + b"PK\x05\x06"[:2])
     seen = []
 
     def load(file: io.BytesIO, **_: Any) -> dict[str, int]:

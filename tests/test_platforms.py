@@ -141,7 +141,7 @@ def test_remains_of_a_killed_process_stay_without_locks(
     stale.mkdir()
     (stale / files.OWN_MARK).touch()
     with monkeypatch.context() as patch:
-        become("win32", patch)  # it has no locks, so the process may live
+        become("win32", patch)  # Windows has no locks here, so the process may be alive
         files.clear_remains_of(tmp_path / "faces.csv")
         assert stale.is_dir()
     files.clear_remains_of(tmp_path / "faces.csv")

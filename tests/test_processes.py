@@ -71,7 +71,8 @@ def test_a_worker_does_not_free_a_decoder_of_the_main_process(tmp_path: Path) ->
     frames = [np.zeros((720, 1280, 3), np.uint8)]
     with av.open(str(write_video(tmp_path / "clip.mp4", frames, [0.0]))) as file:
         frame = next(file.decode(video=0))
-        frame.to_ndarray(format="rgb24")  # its scaler has threads, which no fork has
+        # the scaler has threads, and a forked process does not have these threads
+        frame.to_ndarray(format="rgb24")
     gc.disable()
     try:
         cycle: list[object] = [frame]
@@ -118,11 +119,11 @@ def test_a_worker_whose_pipe_is_closed_first_has_not_failed() -> None:
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_ends_with_the_main_process(number: signal.Signals) -> None:
-    listening, alive = os.pipe()  # which ends with the last process that may write to it
+    listening, alive = os.pipe()  # the pipe ends with the last process that may write
 
     def work(_: int) -> Iterator[int]:
         os.write(alive, b"1")
-        time.sleep(PATIENCE)  # a long video: it notices by nothing else that no one takes results
+        time.sleep(PATIENCE)  # like a long video: no result is sent, so no error stops the worker
         yield 1
 
     main = os.fork()

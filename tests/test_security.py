@@ -70,7 +70,7 @@ def test_a_checkpoint_with_code_is_refused(
     assert "bad.pth (`--model.network.pretrained`)" in fails(capsys, "fit", *words, faces)
     assert not harm.exists()
     pickle.loads(pickle.dumps(Payload(harm)))
-    assert harm.is_dir()  # it would have worked
+    assert harm.is_dir()  # the payload works
 
 
 MODULE = {"class_path": "harmful.Network", "init_args": {}}
@@ -170,11 +170,11 @@ def test_a_resumed_run_removes_no_foreign_files(
     for _ in range(2):
         torch.save(state, bad)
         if note == "best_model_path" and place == "{}":
-            load_checkpoint(bad)  # perhaps of the previous run; Lightning keeps it
+            load_checkpoint(bad)  # the best checkpoint may be in the previous run's folder
         else:
             with pytest.raises(FerVitError, match=r"bad\.ckpt records .*folder"):
                 load_checkpoint(bad)
-        notes.pop("dirpath", None)  # the second time without it
+        notes.pop("dirpath", None)  # the second time without `dirpath`
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def updated(old: Any, change: Any) -> Any:
 def test_claims_are_checked_before_they_take_memory(
     change: Any, words: str, state: dict[str, Any], bad: Path
 ) -> None:
-    if change == "200 blocks":  # which share their bytes in the file
+    if change == "200 blocks":  # the blocks share their bytes in the file
         weights = state["state_dict"]
         change = {"hyper_parameters": {"network": {"depth": 200}}}
         for name in [name for name in weights if ".blocks.0." in name]:
@@ -255,7 +255,7 @@ def test_a_compressed_checkpoint_is_refused(checkpoint: Path, bad: Path) -> None
     ):
         for name in whole.namelist():
             packed.writestr(name, whole.read(name))
-    assert torch.load(bad, weights_only=True)  # torch would read it
+    assert torch.load(bad, weights_only=True)  # torch alone reads this file
     with pytest.raises(FerVitError, match="it is compressed"):
         load_checkpoint(bad)
 
@@ -270,7 +270,9 @@ REQUESTS = {
 def test_no_test_uses_the_network(program: str) -> None:
     with pytest.raises(BaseException, match=r"^socket\.") as error:
         exec(program)
+    # a BaseException, which no `except Exception` hides
     assert error.typename == "NetworkAskedError"
+    # `tests/offline/sitecustomize.py` blocks the network in child processes, too
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Texts from tables: what the help of options is made of."""
+"""Texts from tables, for the help of options."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What tests of commands share: they print as on the command line, and have a tiny config."""
+"""Fixtures for tests of commands: commands print as on the command line, with a tiny config."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def _commands_print(printed: None) -> None:
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny network that is trained for two steps, as a config."""
+    """Writes the config of a tiny network that is trained for two steps."""
     options = {}
     for word in TINY:
         name, _, value = word.removeprefix("--").partition("=")

@@ -201,7 +201,7 @@ def test_measures_without_a_clear_difference_and_without_a_test_are_named(
 ) -> None:
     table = write_study(tmp_path, 8, paired=True)
     faces = pd.read_parquet(table)
-    faces["valence"] = np.tile([0.1, 0.2, 0.3], len(faces) // 3)  # the same in all conditions
+    faces["valence"] = np.tile([0.1, 0.2, 0.3], len(faces) // 3)  # equal values in all conditions
     faces["arousal"] = np.random.default_rng(5).uniform(0, 1, len(faces))
     faces.to_parquet(table)
     output = tmp_path / "c"

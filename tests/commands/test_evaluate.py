@@ -151,7 +151,7 @@ def test_the_page_of_evaluate_has_a_card_for_each_mistake(evaluation: Evaluation
     results = evaluation.results
     mistakes = results["faces"] - np.array(results["confusion"]).trace()
     assert page.count('<figure class="card"') == page.count("<img src=")
-    assert page.count('<figure class="plot') == 1  # the calibration
+    assert page.count('<figure class="plot') == 1  # the plot of the calibration
     assert page.count('data-kinds="mistake') == mistakes
 
 

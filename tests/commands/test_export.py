@@ -79,7 +79,7 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(
         assert torch.allclose(run_onnx(tmp_path / "model.onnx", inputs), model(*inputs), atol=1e-4)
     if change != {"tokens": "patch"}:
         image, boxes, valid = example_inputs(model, 2)
-        boxes[0] = float("nan")  # as missing as can be
+        boxes[0] = float("nan")  # an absent region: NaN, and not valid
         valid[0] = False
         assert torch.allclose(
             run_onnx(tmp_path / "model.onnx", (image, boxes, valid)),
@@ -152,7 +152,7 @@ def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path
         computed = torch.export.load(output, extra_files=files).module()(*inputs)[0]
         assert json.loads(files["fer_vit.json"])["labels"] == model.labels
     assert torch.allclose(computed, model(*inputs), atol=1e-4)
-    assert [path.name for path in output.parent.iterdir()] == [name]  # nothing half-written is left
+    assert [path.name for path in output.parent.iterdir()] == [name]  # no incomplete file is left
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,8 @@ def test_a_wrong_file_ends_before_the_calibration(
 def test_rare_expressions_gain(
     pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Menon et al. 2021 by hand: half the logarithm of each label's share in training,
-    off its logit.
+    """Menon et al. 2021 by hand: half the logarithm of a label's share in training is
+    subtracted from the logit of the label.
     """
     faces = Manifest.read(drawn / "faces.parquet")
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
@@ -332,7 +332,7 @@ def test_rare_expressions_gain(
     net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.labels)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
     logits, _ = labelled_logits(Recognizer(net.eval()), tmp_path / "faces.parquet")
-    net.vit.head.bias.data -= logits.mean(0)  # else all faces are of one expression
+    net.vit.head.bias.data -= logits.mean(0)  # otherwise one expression is predicted for all
     save_network(net, tmp_path / "before")
     words = [
         "--checkpoint",
@@ -432,7 +432,7 @@ def test_val_faces_of_one_person_are_refused_before_they_are_classified(
     rows = Manifest.read(drawn / "faces.parquet")
     table = rows.table.append_column("person", pa.array(["Ada"] * len(rows)))
     Manifest(rows.path, table, rows.labels).write(tmp_path / "faces.parquet")
-    monkeypatch.setattr(calibration, "predict_logits", None)  # is not called
+    monkeypatch.setattr(calibration, "predict_logits", None)  # must not be called
     with pytest.raises(FerVitError, match="two or more persons"):
         calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
 
@@ -445,7 +445,7 @@ def test_val_faces_of_one_person_are_refused_before_they_are_classified(
 def test_a_prior_is_what_training_left(
     options: dict[str, float] | None, evened: float, drawn: Path, tmp_path: Path
 ) -> None:
-    """A network that was trained on evened classes expects even ones: `prior="even"` keeps it."""
+    """A network expects even classes after training on evened classes: `prior="even"` keeps it."""
     faces = Manifest.read(drawn / "faces.parquet")
     rare = np.array([label == faces.labels[0] for label in faces.column("label")])
     faces = faces.select(~rare | (np.arange(len(faces)) % 3 == 0))
@@ -499,9 +499,9 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
     sums = {node.input[0] for node in nodes if node.op_type == "LayerNormalization"}
     assert eight
     assert sums
-    assert not eight & sums  # what products add up to is not in 8 bits
+    assert not eight & sums  # sums of products are not in 8 bits
     difference = (small - whole).abs()
-    assert 0 < difference.max() < 0.05  # 8 bits: another result, but not much
+    assert 0 < difference.max() < 0.05  # with 8 bits, the result differs slightly
     assert json.loads(
         onnxruntime.InferenceSession(tmp_path / "small.onnx")
         .get_modelmeta()

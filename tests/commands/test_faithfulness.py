@@ -1,4 +1,4 @@
-"""The command `faithfulness`: its files, and what `export` reads of them."""
+"""The command `faithfulness`: the files, and what `export` reads from the files."""
 
 import json
 from dataclasses import asdict, replace
@@ -52,7 +52,7 @@ def test_differences_are_from_random_scores_of_the_same_faces(results: dict[str,
     assert list(results["differences"]) == [row for row in ROWS if row != "random"]
     compared = 0
     for measure, difference in results["differences"]["relevance"].items():
-        if difference["faces"] < 2:  # a measure that not every face has
+        if difference["faces"] < 2:  # a measure without values for some faces
             continue
         mean = results["methods"]["relevance"][measure]["mean"]
         of_random = results["methods"]["random"][measure]["mean"]
@@ -103,7 +103,7 @@ def test_an_exported_model_has_the_gains_of_its_methods(
 def test_intervals_are_over_persons_not_faces(
     drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in `evaluate` and `visualize`: six faces of three persons have none."""
+    """As in `evaluate` and `visualize`: six faces of three persons have no intervals."""
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
     monkeypatch.setattr(faithfulness, "MEASURED", quick)
     monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})

@@ -1,5 +1,5 @@
-"""Predict, prepare and visualize over files as scraping finds them: each is accounted for,
-and nothing ends a run.
+"""Predict, prepare and visualize with files as from scraping: each file is in the results or
+counted, and no file ends a run.
 """
 
 import errno

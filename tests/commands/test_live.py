@@ -68,7 +68,7 @@ def test_live_watches_a_file_to_its_end(
     assert lines[4] == f"Table: {table}"
     assert f"{10 - len(written)} skipped" in lines[3]
     assert "ms (95%: " in lines[3]
-    assert err == ""  # no line that is updated outside a terminal
+    assert err == ""  # outside a terminal, no line is updated
 
 
 def interrupted(frames: Iterator[ClassifiedFrame]) -> Iterator[ClassifiedFrame]:

@@ -76,7 +76,7 @@ def test_models_in_the_hubs_cache(
     cards = {"none": None, "0": b"---\na: [\n---\n", "1": b"---\n- 1\n---\n", "2": b"\xff\xfe"}
     for name, card in (
         cards | {"3": b"---\nmodel-index: 3\n---\n"}
-    ).items():  # other libraries' models
+    ).items():  # models of other libraries
         shutil.copytree(
             tmp_path / "ours", tmp_path / name, ignore=shutil.ignore_patterns("README.md")
         )

@@ -95,7 +95,7 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
         words = ("--workers=0", "--detector=yunet")
         rows[suffix] = predict(photos, DEFAULT_MODEL, tmp_path / f"t{suffix}", *words)
         assert len(rows[suffix]) == 7
-        for row in rows[suffix]:  # also those without a face
+        for row in rows[suffix]:  # also photos without a face
             origin = {"model": DEFAULT_MODEL, "detector": "yunet", "fer_vit_version": __version__}
             assert {name: row[name] for name in origin} == origin
             assert date.fromisoformat(row["predicted_on"])
@@ -163,7 +163,7 @@ def test_processes_share_a_folder_and_a_rerun_resumes(
     assert capsys.readouterr().out.startswith("Nothing to do")
     assert {path.name: path.stat().st_mtime_ns for path in output.iterdir()} == times
     (output / "part-00001-of-00003.parquet").unlink()  # as if the process had been killed
-    for table in (1, 2):  # the second was killed after its table had its name
+    for table in (1, 2):  # the second process was killed after it had renamed its table
         remains = output / f".part-0000{table}-of-00003.parquet.0123abcd.part"
         (remains / "new").mkdir(parents=True)
         (remains / OWN_MARK).touch()
@@ -200,7 +200,7 @@ def test_a_folder_belongs_to_one_prediction(
     good[3] = tmp_path / "relative"
     monkeypatch.chdir(photos)
     run("predict", "noise.png", *good)
-    monkeypatch.chdir(tmp_path)  # where the name is of another file
+    monkeypatch.chdir(tmp_path)  # here, the name belongs to another file
     (tmp_path / "noise.png").write_bytes((photos / "man.png").read_bytes())
     assert "was written with directory " in fails(capsys, "predict", "noise.png", *good)
 

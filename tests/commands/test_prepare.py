@@ -175,7 +175,8 @@ def test_wrong_arguments_before_anything_is_read(
         ("folder", photos, out, {"seed": 1}, "`seed` .*drawn"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "missing.zip"),
         ("folder", tmp_path / "damaged.zip", out, {}, "damaged.zip"),
-        ("rafdb", archive, out, {}, f" {archive}"),  # the zip is named, not its unpacked folder
+        # the message names the zip, not the unpacked folder
+        ("rafdb", archive, out, {}, f" {archive}"),
     ):
         with pytest.raises(FerVitError, match=message) as caught:
             prepare(source, root, target, **options)
@@ -283,7 +284,8 @@ def test_landmarks_of_a_crop_are_those_of_the_photo(
     }
     prepare("folder", fill(tmp_path / "data", images), tmp_path / "out.parquet", workers=1)
     landmarks = landmarks_by_name(Manifest.read(tmp_path / "out.parquet"))
-    # The same face on both ways, within a twentieth of the distance between the eyes (44 pixels).
+    # The landmarks from the crop and from the full photo agree within a twentieth of the distance
+    # between the eyes (44 pixels).
     assert (
         np.linalg.norm(landmarks["crop.png"] + (166, 58) - landmarks["full.png"], axis=1).mean()
         < 2.2
@@ -354,7 +356,7 @@ def test_data_sets_share_the_name_of_an_option(
 
     monkeypatch.setitem(SOURCES, "drawn", drawn)
     monkeypatch.setitem(SOURCES, "later", later)
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # a parser for these data sets
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # builds a parser for these data sets
     with pytest.raises(SystemExit):
         main(["prepare", source, str(tmp_path), str(tmp_path / "a.parquet"), *words])
     assert read == [expected]
@@ -387,7 +389,7 @@ def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
     with pytest.raises(AssertionError):  # Python names the option of the data set alone
         prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
 
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # a parser for these data sets
+    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # builds a parser for these data sets
     with pytest.raises(SystemExit):
         main(["prepare", "later", str(tmp_path), str(tmp_path / "a.parquet"), "--count=5"])
     assert "`--later.count`" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
             2 * 96,
         )
     assert f"<dt>Explained by</dt><dd>{METHODS[method].title}</dd>" in page
-    # nothing from elsewhere
+    # the page loads nothing from other addresses
     assert re.search(r"""(src|href)=["'](?!data:|#)""", page.split("<script")[0]) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r"]
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}

@@ -111,7 +111,8 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     names = [str(tmp_path / str(seed)) for seed in range(3)]
     for seed, name in enumerate(names):
         torch.manual_seed(seed)
-        network = replace(NETWORK, stem="conv", standardize=seed == 0)  # as the first
+        # the average takes `standardize` from the first model
+        network = replace(NETWORK, stem="conv", standardize=seed == 0)
         part = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in part.state_dict().values():
             if value.is_floating_point():
@@ -229,7 +230,7 @@ def test_errors_of_a_download_are_one_line(
 ) -> None:
     def snapshot(*_: object, dry_run: bool = False, **__: object) -> list[SimpleNamespace]:
         assert dry_run, "it is fetched"
-        if isinstance(answer, Exception):  # the HTTP client's types differ by version
+        if isinstance(answer, Exception):  # the error class depends on the HTTP client
             raise answer
         return [SimpleNamespace(file_size=size) for size in answer]
 
@@ -369,7 +370,7 @@ def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
     saved = load_checkpoint(checkpoint)
-    # keys of a foreign file need not be text
+    # keys in an untrusted file may have any type
     for name, key in (
         ("newer", "unheard_of"),
         ("odd", 1),
