@@ -253,7 +253,7 @@ def score_terms(
         changes = gather([getattr(effects[head], field) for effects in batches])
         predicted = agreement(terms, changes)  # (B, K) each
         control = agreement(shuffled, changes)
-        columns = [predicted.rank, control.rank, predicted.first, control.first]
+        columns = [predicted.correlation, control.correlation, predicted.first, control.first]
         means = np.column_stack([mean_of_finite(column, 1) for column in columns])  # (B, 4)
         outputs = {}
         for place, name in enumerate(model.net.settings.outputs[head]):

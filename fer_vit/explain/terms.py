@@ -82,7 +82,7 @@ class Agreement(NamedTuple):
     Both values are NaN where the terms of all regions are equal, or the effects of all regions.
     """
 
-    rank: Array  # (B, K), Spearman's rank correlation over the regions of a face
+    correlation: Array  # (B, K), Spearman's rank correlation over the regions of a face
     # (B, K), 1 if the same region has the largest absolute term and effect, otherwise 0
     first: Array
 

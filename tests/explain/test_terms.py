@@ -37,7 +37,7 @@ def test_without_exchange_of_information_a_term_is_the_effect() -> None:
     assert torch.allclose(effects.masked, effects.terms, atol=1e-5)
     assert effects.terms[1, 1].abs().max() == effects.blurred[1, 1].abs().max() == 0
     agreed = agreement(effects.terms.numpy(), effects.masked.numpy())
-    assert agreed.rank == pytest.approx(np.ones((2, 2)))
+    assert agreed.correlation == pytest.approx(np.ones((2, 2)))
     assert agreed.first == pytest.approx(np.ones((2, 2)))
 
 
@@ -52,10 +52,10 @@ def test_with_attention_effects_differ_and_blurring_has_one() -> None:
 def test_agreement_of_opposite_and_of_random_order() -> None:
     rng = np.random.default_rng(0)
     terms = rng.normal(size=(2000, 5, 2))
-    assert agreement(terms, -terms).rank == pytest.approx(np.full((2000, 2), -1))
+    assert agreement(terms, -terms).correlation == pytest.approx(np.full((2000, 2), -1))
     assert agreement(terms, -terms).first == pytest.approx(np.ones((2000, 2)))
     random = agreement(terms, rng.normal(size=terms.shape))
-    assert random.rank.mean(0) == pytest.approx([0, 0], abs=0.05)
+    assert random.correlation.mean(0) == pytest.approx([0, 0], abs=0.05)
     assert random.first.mean(0) == pytest.approx([0.2, 0.2], abs=0.05)
 
 
@@ -72,7 +72,7 @@ def test_ranks_of_equal_terms_are_scipys_and_none_where_all_are_equal() -> None:
         expected = np.nan
         if np.ptp(x) and np.ptp(y):
             expected = spearmanr(x, y).statistic
-        assert agreed.rank[face, output] == pytest.approx(expected, nan_ok=True)
+        assert agreed.correlation[face, output] == pytest.approx(expected, nan_ok=True)
     assert np.isnan(agreed.first[[0, 1], [0, 1]]).all()
 
 
