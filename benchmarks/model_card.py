@@ -28,7 +28,7 @@ from fer_vit.evaluation.scores import confusion_matrix, score_faces
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
-from fer_vit.store.hub import CARD_FILE, find_folder
+from fer_vit.store.hub import CARD_FILE, fetch_folder
 
 SCORES = ("accuracy", "macro F1", "UAR")
 MEASURED = "FERPlus validation"
@@ -131,7 +131,7 @@ def main(manifest: Path, model: str, write: bool = False) -> None:
     text, figures = measure(load(model, "cpu"), manifest)
     print(text)
     if write:
-        write_card(find_folder(model) / CARD_FILE, text, figures)
+        write_card(fetch_folder(model) / CARD_FILE, text, figures)
 
 
 if __name__ == "__main__":

@@ -354,7 +354,7 @@ MANIFEST_FIELDS = (
 
 
 def all_face_fields() -> list[Field]:
-    """Returns the table of faces that `predict` and `live` write, in the order of its columns."""
+    """Returns all columns of the tables of faces that `predict` and `live` write, in order."""
     return [
         *IDENTITY_FIELDS,
         *EXPRESSION_FIELDS,

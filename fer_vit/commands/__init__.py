@@ -40,22 +40,22 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
     return call
 
 
-def find_network(checkpoint: str | None, model: str | None) -> str | RegionViT | None:
+def find_network(checkpoint: str | None, model_class: str | None) -> str | RegionViT | None:
     """Returns the argument for `load`: the name of a model, or the network of a user's class.
 
     Args:
-        checkpoint: A model as for `load`; with `model`, a checkpoint of `fer-vit fit`.
-        model: The class that trained the checkpoint, such as `my_module.MyTask`. None: a class of
-            fer-vit.
+        checkpoint: A model as for `load`; with `model_class`, a checkpoint of `fer-vit fit`.
+        model_class: The class that trained the checkpoint, such as `my_module.MyTask`. None: a
+            class of fer-vit.
 
     Raises:
         FerVitError: The class cannot be imported, or another class trained the checkpoint.
     """
-    if model is None:
+    if model_class is None:
         return checkpoint
     if checkpoint is None:
         raise FerVitError("`--model` needs the checkpoint of that class. Add `--checkpoint FILE`.")
     # imported here, because the module imports Lightning, which prediction does not need
     from fer_vit.train.custom import load_custom
 
-    return load_custom(checkpoint, model)
+    return load_custom(checkpoint, model_class)

@@ -114,7 +114,7 @@ def evaluate(
     """
     check_output(output, overwrite, EVALUATION_FILES)
     conditions = Conditions(split, merge, prior, classes)
-    network = find_network(checkpoint, model)
+    network = find_network(checkpoint, model)  # a name, or the network of a user's class
     # wrong arguments are reported before a manifest is predicted, which takes minutes
     opened = open_faces(data, checkpoint, labels, conditions, network)
     if columns:

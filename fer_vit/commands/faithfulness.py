@@ -130,7 +130,8 @@ def faithfulness(
     """
     check_whole("max_faces", max_faces, 1)
     check_output(output, overwrite, FAITHFULNESS_FILES)
-    recognizer = load(find_network(checkpoint, model), name=checkpoint)
+    network = find_network(checkpoint, model)  # a name, or the network of a user's class
+    recognizer = load(network, name=checkpoint)
 
     faces: Iterator[MeasuredBatch]
     if [path.suffix.lower() for path in images] == [".parquet"]:

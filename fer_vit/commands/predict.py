@@ -131,7 +131,7 @@ def predict(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )
 
-    network = find_network(checkpoint, model)
+    network = find_network(checkpoint, model)  # a name, or the network of a user's class
     started = None
     if not wanted.in_folder:
         started = start_reading(checkpoint, sources, options)

@@ -30,7 +30,7 @@ from fer_vit.heads import HEADS, target_column
 from fer_vit.losses import decode
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
-from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, find_folder
+from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, fetch_folder
 from fer_vit.texts import json_text
 from fer_vit.wording import describe_entries, join_names
 
@@ -185,7 +185,7 @@ def card_folders(models: Sequence[str], output: Path) -> list[Path]:
     trained = len(models) > 1 or Path(models[0]).is_file()
     if trained:  # a checkpoint has no card
         return [output]
-    return [find_folder(models[0]), output]
+    return [fetch_folder(models[0]), output]
 
 
 # Files: the graph of the network for any number of faces

@@ -30,7 +30,7 @@ from fer_vit.store.hub import (
     DEFAULT_MODEL,
     WEIGHTS_FILE,
     check_model_folder,
-    find_folder,
+    fetch_folder,
 )
 from fer_vit.store.stored_model import StoredModel, read_stored_model
 from fer_vit.texts import check_permission, json_text
@@ -183,7 +183,7 @@ def read_model(
             raise no_expressions(name)
         return model
 
-    folder = find_folder(name, **hub)
+    folder = fetch_folder(name, **hub)
     check_model_folder(folder, name)
     try:
         if (folder / CONFIG_FILE).stat().st_size > MAX_CONFIG:

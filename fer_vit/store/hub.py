@@ -24,8 +24,10 @@ MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]  # the files that are publi
 MAX_MODEL_BYTES = 10_000_000_000  # largest download from the hub; timm's largest models have 8 GB
 
 
-def find_folder(name: str | Path, **download_options: Any) -> Path:
+def fetch_folder(name: str | Path, **download_options: Any) -> Path:
     """Returns the folder of a model in the package, on disk or in the hub's cache.
+
+    Downloads the model from the hub unless it is cached.
 
     Args:
         name: A shipped model, a folder, or "user/name" on the hub.
@@ -126,7 +128,7 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
         commit = api.upload_folder(
             repo_id=repo.repo_id, folder_path=folder, allow_patterns=MODEL_FILES
         )
-    except Exception as error:  # as in `find_folder`
+    except Exception as error:  # as in `fetch_folder`
         raise FerVitError(
             f"Cannot push {folder} to {name} ({_reason(error)}). Check the name and log in."
         ) from error
