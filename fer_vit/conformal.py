@@ -32,12 +32,12 @@ def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[flo
         probabilities: The probabilities from the model (N, C).
         target: The index of the true label (N,).
     """
-    of_truth = probabilities[np.arange(len(target)), target]  # (N,)
+    true_probabilities = probabilities[np.arange(len(target)), target]  # (N,)
     thresholds: dict[str, list[float]] = {}
     for coverage in COVERAGES:
-        row = [_threshold(of_truth, coverage)]
+        row = [_threshold(true_probabilities, coverage)]
         for label in range(probabilities.shape[1]):
-            row.append(_threshold(of_truth[target == label], coverage))
+            row.append(_threshold(true_probabilities[target == label], coverage))
         thresholds[str(coverage)] = row
     return thresholds
 
@@ -63,8 +63,8 @@ def in_set(
         by_class: Whether the coverage holds for each label, with larger sets. A label without a
             threshold is then in every set, because its coverage is unknown.
     """
-    overall, *of_labels = thresholds[str(coverage)]
+    overall, *label_thresholds = thresholds[str(coverage)]
     if not by_class:
         return np.asarray(probabilities >= np.array(overall, float))
-    least = [0.0 if threshold is None else threshold for threshold in of_labels]
+    least = [0.0 if threshold is None else threshold for threshold in label_thresholds]
     return np.asarray(probabilities >= np.array(least))
