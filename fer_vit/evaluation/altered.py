@@ -1,4 +1,4 @@
-"""Scores of what models read from altered images: the expression and further heads.
+"""Scores models on altered images: their expressions and further heads.
 
 N faces, V variants of a corruption, K outputs of a head.
 """
@@ -23,20 +23,20 @@ def score_altered(
     altered: AlteredFaces,
     against: AlteredFaces | None,
 ) -> Evaluation:
-    """Returns an evaluation with the scores of what a model reads from altered images of N faces.
+    """Returns an evaluation that also has the scores on altered images of N faces.
 
     Args:
-        evaluation: Of the unaltered images.
-        faces: The faces. Those without a label count for further heads alone.
-        altered: What the model reads from them.
-        against: What another model reads from them.
+        evaluation: The results on the unaltered images.
+        faces: The faces. A face without a label counts for further heads only.
+        altered: What the model reads from the altered images.
+        against: What another model reads from the altered images; None: no comparison.
     """
     robustness: Mapping[str, AlteredMean] = {}
     if faces.targets is not None:
         labelled = faces.take(faces.labelled)
         assert labelled.targets is not None
-        truth = labelled.targets.argmax(1)
-        hits = altered.hits(truth, faces.labelled)
+        truth = labelled.targets.argmax(1)  # (M,), the index of each label
+        hits = altered.hits(truth, faces.labelled)  # (M,), by corruption
         other_hits = None if against is None else against.hits(truth, faces.labelled)
         robustness = summarize_robustness(hits, labelled.units, other_hits)
 
@@ -50,10 +50,10 @@ def score_altered(
 def score_altered_head(
     faces: EvaluatedFaces, head: str, altered: AlteredFaces, against: AlteredFaces | None
 ) -> HeadRobustness:
-    """Returns how well a further head is read from altered images.
+    """Returns the errors and measures of a further head on altered images.
 
-    The error of a face is the mean absolute error of the outputs that have a target. Two models are
-    compared by the outputs that both have.
+    The error of a face is the mean absolute error over the outputs that have a target. Two models
+    are compared over the outputs that both models have.
     """
     outputs = faces.heads[head]
     measured = {}
@@ -74,9 +74,9 @@ def score_altered_head(
 def take_values(
     outputs: HeadOutputs, columns: Sequence[str], reading: Altered
 ) -> list[HeadOutputs]:
-    """Returns outputs with the values of each variant (V); NaN where a face does not count.
+    """Returns V `HeadOutputs`, with the values of each variant; NaN where a face does not count.
 
-    `columns` names all outputs of the model.
+    `columns` are the columns of all outputs of the model, in the order of the values.
     """
     places = [columns.index(name) for name in outputs.columns]
     variants = []
@@ -90,7 +90,7 @@ def take_values(
 def face_errors(outputs: HeadOutputs, altered: AlteredFaces) -> Mapping[str, Array]:
     """Returns the mean absolute error of each face over outputs and variants (N,), by corruption.
 
-    NaN: no output has a target, or the face does not count.
+    An error is NaN if no output has a target, or the face does not count.
     """
     errors = {}
     for name, reading in altered.readings.items():
@@ -110,22 +110,22 @@ def summarize_robustness(
     others: Mapping[str, Array] | None = None,
     is_share: bool = True,
 ) -> dict[str, AlteredMean]:
-    """Returns means by corruption, their changes, and their differences from another model's.
+    """Returns, by corruption, a mean, its change, and its difference from another model's mean.
 
     The p-values have Holm's correction for the number of corruptions.
 
     Args:
-        values: Of the faces (N,), NaN where a face does not count: hits, or errors.
-        units: The persons or photos, as for `score_intervals`.
-        others: The values of another model.
+        values: The hits or errors (N,) by corruption; NaN where a face does not count.
+        units: The person or photo of each face (N,), as for `score_intervals`.
+        others: The values of another model, of the same kind; None: no comparison.
         is_share: Whether the values are hits, 0 or 1, rather than errors.
     """
     scale: Scale = "share" if is_share else "number"
-    of_changes: Scale = "difference" if is_share else "number"
+    change_scale: Scale = "difference" if is_share else "number"
     columns = np.column_stack([*values.values()])  # (N, corruptions)
     changes = columns - values[UNALTERED][:, None]
     means = mean_intervals(columns, units, scale)
-    differences = mean_intervals(changes, units, of_changes)
+    differences = mean_intervals(changes, units, change_scale)
     other_models: Sequence[OtherModel | None] = [None] * len(values)
     if others is not None:
         other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
@@ -141,9 +141,10 @@ def summarize_robustness(
 def compare_altered(
     values: Array, others: Array, units: IntArray | None, is_share: bool
 ) -> list[OtherModel]:
-    """Returns the means of another model's values by corruption, and the differences from them.
+    """Returns another model's mean of each corruption, and the difference from this mean.
 
-    Both values are (N, corruptions); the other arguments are as for `summarize_robustness`.
+    `values` and `others` are (N, corruptions). The other arguments are as for
+    `summarize_robustness`.
     """
     gains = values - others
     means = mean_intervals(others, units, "share" if is_share else "number")

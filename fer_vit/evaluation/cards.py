@@ -12,19 +12,19 @@ from fer_vit.evaluation.results import WrongLabel
 from fer_vit.evaluation.scores import face_losses
 from fer_vit.geometry import Array
 
-MAX_CARDS = 500  # the largest number of faces on the page, so that it opens quickly
-PICTURE_SIDE = 96  # longer side of the pictures in pixels
+MAX_CARDS = 500  # most faces on the page, so that the page opens quickly
+PICTURE_SIDE = 96  # the longer side of a picture, in pixels
 
 
 def choose_cards(
     faces: EvaluatedFaces, against: Array, likely_wrong: Sequence[WrongLabel]
 ) -> tuple[list[Card], int]:
-    """Returns faces to look at, the greatest loss first, and how many are left out.
+    """Returns the faces to look at, by descending loss, and the number of faces left out.
 
     Args:
         faces: Faces with labels and predictions.
         against: Another model's probabilities (N, C), NaN without a face.
-        likely_wrong: The faces whose label is likely wrong.
+        likely_wrong: The faces with a label that is likely wrong.
     """
     assert faces.targets is not None
     truth = faces.targets.argmax(1)  # (N,)
@@ -33,7 +33,7 @@ def choose_cards(
 
     loss = face_losses(faces.probabilities, faces.targets)  # (N,)
     second_loss = face_losses(against, faces.targets)
-    # where only the other model is wrong, its loss counts
+    # The loss of the other model counts where only the other model is wrong.
     loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
 
     better = {wrong.row: wrong.better for wrong in likely_wrong}

@@ -15,15 +15,15 @@ from fer_vit.tables.expressions import SUM_TOLERANCE
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.predicted import PredictedTable
 
-MAX_FALL = 1.0  # seconds by which times may fall from a frame to the next
-MOMENT_COLUMNS = ("frame", "seconds")  # of videos; photos have neither
-CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # what durations are computed from
+MAX_FALL = 1.0  # most seconds by which the time may fall from one frame to the next
+MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos
+CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # needed to compute durations
 
 
 def check_rows(table: PredictedTable, videos: bool) -> None:
-    """Raises FerVitError for the first cell that contradicts another, or is missing.
+    """Raises FerVitError for the first cell that is missing, or contradicts another cell.
 
-    Without `videos`, frames of videos are an error, too.
+    Without `videos`, a frame of a video is an error, too.
     """
     if not videos:
         _refuse_frames(table)
@@ -54,7 +54,7 @@ def _refuse_empty_paths(table: PredictedTable) -> None:
 
 
 def _check_probabilities(table: PredictedTable) -> None:
-    """Raises FerVitError for probabilities of a face that are negative, or do not sum to 1."""
+    """Raises FerVitError for a negative probability, or a face with a sum other than 1."""
     right = (table.shares >= 0).all(1) & (abs(table.shares.sum(1) - 1) < SUM_TOLERANCE)
     wrong = table.predicted & ~right
     if wrong.any():
@@ -65,7 +65,7 @@ def _check_probabilities(table: PredictedTable) -> None:
 
 
 def _check_labels_predicted(table: PredictedTable) -> None:
-    """Raises FerVitError for a label without a probability."""
+    """Raises FerVitError for a label that has no column of probabilities."""
     for name in ("label", SMOOTHED_LABEL):
         cells = table.columns.get(name, as_objects([]))
         strange = {*cells.tolist()} - {None, *table.labels}
@@ -80,9 +80,9 @@ def _check_labels_predicted(table: PredictedTable) -> None:
 
 
 def _check_faces_complete(table: PredictedTable) -> None:
-    """Raises FerVitError for probabilities without confidence or status.
+    """Raises FerVitError for a row with probabilities, but without confidence or status.
 
-    `predict` writes no such row. Spreadsheets add rows of totals, which are no photos.
+    `predict` writes no such row. A spreadsheet may have added a row of totals.
     """
     face = np.isfinite(table.shares).any(1)
     missing = {"confidence": ~table.predicted}
@@ -112,20 +112,20 @@ def _check_clips(table: PredictedTable) -> None:
             f"which durations are computed. Restore the columns, or remove {SMOOTHED_LABEL} as "
             "well."
         )
-    of_clip = ~is_missing(columns["face"]) & ~is_missing(columns["seconds"])
+    in_clip = ~is_missing(columns["face"]) & ~is_missing(columns["seconds"])
     for name in needed:
-        wrong = of_clip & is_missing(columns[name])
+        wrong = in_clip & is_missing(columns[name])
         if wrong.any():
             raise TableError(
                 f"{table.name_first(wrong)}: expected a value in `{name}`, but it is "
                 "empty. Restore it, or delete the row."
             )
 
-    # all faces below the least confidence have no label, and none above it
-    unlabelled = of_clip & is_missing(columns[SMOOTHED_LABEL])
-    labelled = of_clip & ~unlabelled
+    # Faces below `--min_confidence` have no label; all other faces have one.
+    unlabelled = in_clip & is_missing(columns[SMOOTHED_LABEL])
+    labelled = in_clip & ~unlabelled
     averages = np.column_stack([columns[name] for name in smoothed])  # (N, C)
-    largest = np.where(of_clip[:, None], averages, np.nan).astype(float).max(1)  # (N,)
+    largest = np.where(in_clip[:, None], averages, np.nan).astype(float).max(1)  # (N,)
     wrong = unlabelled & (largest > largest[labelled].min(initial=np.inf))
     if wrong.any():
         raise TableError(
@@ -138,8 +138,8 @@ def _check_clips(table: PredictedTable) -> None:
 def order_rows(table: PredictedTable) -> IntArray:
     """Returns the order of rows by path, frame or seconds, and face.
 
-    Without the column `face`, faces are ordered by confidence, and equal ones are taken for one.
-    Raises FerVitError for a face that has two rows.
+    Without the column `face`, faces are ordered by confidence, and two rows with equal
+    probabilities count as one face. Raises FerVitError for a face that has two rows.
     """
     paths = table.paths
     numbers = table.numbers
@@ -161,7 +161,7 @@ def order_rows(table: PredictedTable) -> IntArray:
         face += list(table.shares.T)
     order, twice = distinct_rows([photo, moment, *face])
 
-    # a track has one face in a frame
+    # In one frame, a track has only one face.
     if twice is None and "track" in numbers:
         tracked = np.flatnonzero(~np.isnan(numbers["track"]))
         keys = [photo[tracked], moment[tracked], numbers["track"][tracked]]
@@ -182,13 +182,13 @@ def order_rows(table: PredictedTable) -> IntArray:
 
 
 def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | None]:
-    """Returns the order of rows by their keys, the first key first, and two rows that are equal.
+    """Returns the order of rows (N,), sorted by the first key, then the next; and two equal rows.
 
-    Keys are (N,) each; NaN comes first and equals NaN.
+    Each key is (N,). NaN comes first and equals NaN. Without equal rows, the pair is None.
     """
     filled = [np.where(np.isnan(key), -np.inf, key) for key in keys]
     order = np.lexsort(filled[::-1])
-    equal = np.ones(max(len(order) - 1, 0), bool)  # whether a row equals the one before
+    equal = np.ones(max(len(order) - 1, 0), bool)  # whether a row equals the row before
     for key in filled:
         equal &= key[order[1:]] == key[order[:-1]]
     if not equal.any():
@@ -199,7 +199,7 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
 
 
 def find_moments(columns: Columns) -> NDArray[np.object_]:
-    """Returns what orders the rows (N,) of a video: the frame, or else seconds; None in a photo."""
+    """Returns the frame of each row (N,), or the seconds without frames; None for a photo."""
     for name in MOMENT_COLUMNS:
         if name in columns:
             return columns[name]
@@ -207,9 +207,9 @@ def find_moments(columns: Columns) -> NDArray[np.object_]:
 
 
 def check_times(table: PredictedTable, order: IntArray) -> None:
-    """Raises FerVitError when the seconds of a clip fall while its frames rise, or stand still.
+    """Raises FerVitError when the frames of a clip rise, but its seconds fall or are all equal.
 
-    Frames of damaged videos may be swapped, so that times fall a little.
+    The frames of a damaged video may be swapped: times may fall by `MAX_FALL`.
     """
     paths = table.paths
     numbers = table.numbers
@@ -220,7 +220,7 @@ def check_times(table: PredictedTable, order: IntArray) -> None:
     frame = numbers["frame"][in_order]
     seconds = numbers["seconds"][in_order]
 
-    # neighbouring rows of different frames of one clip
+    # pairs of adjacent rows: the same clip, another frame
     before = in_order[:-1]
     after = in_order[1:]
     within = (paths[before] == paths[after]) & (frame[:-1] != frame[1:])

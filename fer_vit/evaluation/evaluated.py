@@ -1,4 +1,4 @@
-"""The faces of an evaluation: a model's predictions of a manifest, and its labels."""
+"""The faces of an evaluation, with their labels and a model's predictions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from fer_vit.heads import HEADS, join_directions, nearest_to, outputs_of, target
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
-Columns: TypeAlias = dict[str, Objects]  # cells by column name (N,); None is empty
+Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +30,11 @@ class HeadOutputs:
     head: str
     names: list[str]
     values: Array  # (N, K); NaN for an image without a face
-    targets: Array  # (N, K); NaN where they are unknown
+    targets: Array  # (N, K); NaN where the target is unknown
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the outputs in tables and manifests (K)."""
+        """The names (K) of the columns that the outputs have in tables and manifests."""
         return [target_column(self.head, name) for name in self.names]
 
     def take(self, which: NDArray[Any]) -> "HeadOutputs":
@@ -55,7 +55,10 @@ class HeadOutputs:
 def pair_outputs(
     values: Mapping[str, Array], targets: Mapping[str, Array]
 ) -> dict[str, HeadOutputs]:
-    """Returns by head the outputs that have values and targets, (N,) each, by column."""
+    """Returns, by head, the outputs that have both values and targets.
+
+    `values` and `targets` are by column, (N,) each.
+    """
     shared = [column for column in targets if column in values]
     heads = {}
     for head, names in outputs_of(shared).items():
@@ -75,9 +78,10 @@ def pair_outputs(
 
 
 def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[str]:
-    """Returns the name of what is drawn in resamples for each face: its person, else its image.
+    """Returns the name of the unit of each face: its person, or its image if that is unknown.
 
-    `persons` are the cells of the column `person`; None: there is none.
+    Resamples draw units, with all their faces. `persons` are the cells of the column `person`;
+    None: there is no such column.
     """
     names = [f"image {path}" for path in paths]
     for row, person in enumerate(persons if persons is not None else ()):
@@ -90,21 +94,21 @@ def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[s
 class EvaluatedFaces:
     """N faces of a manifest or table: probabilities of C expressions, labels and columns.
 
-    Not `fer_vit.faces.Faces`, which has what a detector and a model found in photos: these have
-    labels, the columns that make groups, and perhaps come from another program.
+    `fer_vit.faces.Faces` has what a detector and a model found in photos. `EvaluatedFaces` has
+    labels and columns for groups as well, and its predictions may be by another program.
     """
 
     labels: list[str]  # the expressions
-    paths: NDArray[np.object_]  # (N,), the image of each
+    paths: NDArray[np.object_]  # (N,), the image of each face
     probabilities: Array  # (N, C), NaN for an image without a face
-    detected: Mask  # (N,): the detector found the face, or was not used
-    # (N, C), the fraction of the votes, NaN for a face without a label; None without any label
+    detected: Mask  # (N,), whether a detector found the face, or none was used
+    # (N, C), the fractions of the votes, NaN for a face without a label; None without any label
     targets: Array | None
-    columns: Columns  # everything else
+    columns: Columns  # the other columns
     rows: IntArray  # (N,), the index in the manifest or table
-    picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError when it cannot
+    picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError if that fails
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
-    notes: tuple[str, ...] = ()  # what was assumed and left out in reading; not `printable`
+    notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
     heads: dict[str, HeadOutputs] = field(default_factory=dict)  # further heads with targets
 
     def take(self, which: NDArray[Any]) -> "EvaluatedFaces":
@@ -122,20 +126,20 @@ class EvaluatedFaces:
 
     @property
     def predicted(self) -> Mask:
-        """Which faces have probabilities (N,)."""
+        """Whether each face has probabilities (N,)."""
         return np.isfinite(self.probabilities[:, 0])
 
     @property
     def labelled(self) -> Mask:
-        """Which faces have a label (N,); all if none has one."""
+        """Whether each face has a label (N,); True for all faces if no face has one."""
         if self.targets is None:
             return np.ones(len(self.paths), bool)
         return np.asarray(np.isfinite(self.targets).all(1))
 
     def with_label(self) -> "EvaluatedFaces":
-        """Returns the faces with a label, all if none has one.
+        """Returns the faces with a label, or all faces if no face has one.
 
-        Notes count the others, and the faces for which several labels have the most votes.
+        Notes count the faces without a label, and the faces with several labels of most votes.
         """
         faces = self.take(self.labelled)
         notes = [*self.notes]
@@ -143,7 +147,7 @@ class EvaluatedFaces:
         if num_unlabelled:
             notes.append(
                 f"{num_unlabelled:,} of {len(self.paths):,} faces have no label: "
-                "expressions are scored on the others."
+                "expressions are scored on the labelled faces."
             )
         num_tied = 0 if faces.targets is None else int(have_ties(faces.targets).sum())
         if num_tied:
@@ -155,26 +159,26 @@ class EvaluatedFaces:
 
     @cached_property
     def units(self) -> IntArray:
-        """The person (column `person`), else the image, of each face as a number from 0 (N,)."""
+        """The unit (N,) of each face as an index: its person, or its image if that is unknown."""
         names = name_units(self.paths, self.columns.get("person"))
         return np.unique(names, return_inverse=True)[1]
 
     @property
     def clustered(self) -> bool:
-        """Whether several faces belong to one person or image, so that they are not independent."""
+        """Whether faces are dependent, because several belong to one person or image."""
         return len(np.unique(self.units)) < len(self.units)
 
     @cached_property
     def ambiguous(self) -> Array:
-        """Ambiguity (N,): 0 for a prediction set with exactly one expression, 1 for more or none.
+        """The ambiguity (N,): 0 if a prediction set has one expression, 1 if it has more or none.
 
-        NaN: it is unknown.
+        NaN if the prediction set is unknown.
         """
         return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
 
     @property
     def correct(self) -> Mask:
-        """Which predictions equal the label, the expression with most votes (N,)."""
+        """Whether each prediction equals the label, the expression with the most votes (N,)."""
         assert self.targets is not None
         return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
 
@@ -185,13 +189,13 @@ class UnpredictedFaces:
 
     manifest: Manifest
     model: Recognizer
-    merge: Merge | None  # of the labels of the model
+    merge: Merge | None  # how labels of the model are merged
     labels: list[str]  # the expressions, after the merge
 
-    # as of `EvaluatedFaces`
+    # as in `EvaluatedFaces`
     paths: NDArray[np.object_]  # (N,)
     targets: Array | None  # (N, C)
-    columns: Columns  # by which faces can be grouped
+    columns: Columns  # columns to group by
     facts: dict[str, str]
     notes: tuple[str, ...]
 
@@ -199,13 +203,14 @@ class UnpredictedFaces:
     def has_ambiguous(self) -> bool:
         """Whether predictions add the column `ambiguous`.
 
-        It is of prediction sets, which are calibrated for the labels and the prior of the model.
+        The column needs prediction sets. They are calibrated for the model's own labels: a merge
+        of labels excludes them.
         """
         return bool(self.model.thresholds) and self.merge is None
 
     @property
     def has_truth(self) -> bool:
-        """Whether a face has a label, or a target of an output of the model."""
+        """Whether any face has a label, or a target for an output of the model."""
         targets = self.manifest.target_values()
         return self.manifest.has_labels or not {*targets}.isdisjoint(self.model.outputs)
 
@@ -213,7 +218,7 @@ class UnpredictedFaces:
         """Predicts the faces."""
         # what the manifest has
         head_targets = self.manifest.target_values()
-        # a face that was taken whole has landmarks, but a score of 0
+        # a face that no detector found has a score of 0, but may have landmarks
         has_landmarks = ~np.isnan(self.manifest.landmarks()[:, 0, 0])
         has_score = np.array(self.manifest.column("score"), float) != 0
 
@@ -221,8 +226,8 @@ class UnpredictedFaces:
         dataset = FaceDataset(self.manifest, self.model.crop_spec)
         rows = range(len(self.manifest))
         batches = face_batches(dataset, rows, FACES_PER_PASS, self.model.device)
-        read = [self.model.read(batch) for batch in batches]
-        probabilities = np.concatenate([part.probabilities for part in read])  # (N, C)
+        parts = [self.model.read(batch) for batch in batches]
+        probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
         if self.merge is not None:
             _, matrix = merge_names(self.model.labels, self.merge)
             probabilities = merge_probabilities(probabilities, matrix)
@@ -230,7 +235,7 @@ class UnpredictedFaces:
         if self.has_ambiguous:
             ambiguous = in_set(probabilities, self.model.thresholds).sum(1) != 1
             columns["ambiguous"] = as_objects(ambiguous.tolist())
-        values = np.concatenate([part.outputs for part in read])  # (N, K)
+        values = np.concatenate([part.outputs for part in parts])  # (N, K)
         outputs = dict(zip(self.model.outputs, values.T, strict=True))
         return EvaluatedFaces(
             labels=self.labels,
@@ -250,7 +255,7 @@ class UnpredictedFaces:
 def open_manifest(
     model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
 ) -> UnpredictedFaces:
-    """Returns the faces of one split, once the model can predict them and has their labels.
+    """Returns the faces of one split, after checks that the model can predict their labels.
 
     Arguments and errors as for `predict_manifest`.
     """
@@ -278,7 +283,7 @@ def open_manifest(
 
 
 def note_missing_outputs(model: Recognizer, manifest: Manifest) -> list[str]:
-    """Returns a line if a manifest has targets of further heads that the model does not read."""
+    """Returns a line if a manifest has targets for outputs that the model lacks."""
     missing = [name for name in manifest.target_values() if name not in model.outputs]
     if not missing:
         return []
@@ -298,7 +303,8 @@ def predict_manifest(
         model: The model.
         manifest: The faces.
         split: The split, for messages.
-        merge: New labels of the model's; their probabilities add up. None: its labels stay.
+        merge: The new label of each label of the model; probabilities of merged labels are added.
+            None: the model keeps its labels.
 
     Raises:
         FerVitError: There is no face, or a label is missing or unknown.

@@ -25,24 +25,27 @@ from fer_vit.geometry import Array
 def evaluate_faces(
     faces: EvaluatedFaces, by: Sequence[str] = (), against: Array | None = None
 ) -> Evaluation:
-    """Describes all faces, all but near-duplicates of train, and groups; compares with a model.
+    """Returns the scores of all faces and of groups, and the comparison with another model.
+
+    If some faces are near-duplicates of training faces, there are also scores without these.
 
     Args:
         faces: The faces.
         by: The columns to group by.
-        against: Another model's probabilities (N, C), NaN for an image without a face.
+        against: Another model's probabilities (N, C), NaN for an image without a face; None: no
+            comparison.
     """
     votes = None if faces.targets is None else have_votes(faces.targets)
 
     cells: Iterable[object] = faces.columns.get("near_duplicate", [])
-    marks = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
+    is_near_duplicate = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
     without_near_duplicates: Scores | None = None
-    if marks.any() and not marks.all():
-        without_near_duplicates = describe_results(faces.take(~marks), votes)
+    if is_near_duplicate.any() and not is_near_duplicate.all():
+        without_near_duplicates = describe_results(faces.take(~is_near_duplicate), votes)
 
     return Evaluation(
         scores=describe_results(faces, votes),
-        num_near_duplicates=int(marks.sum()),
+        num_near_duplicates=int(is_near_duplicate.sum()),
         without_near_duplicates=without_near_duplicates,
         by={column: compare_groups(faces, column) for column in by},
         comparison=None if against is None else compare_models(faces, against),
@@ -63,7 +66,7 @@ def compare_labels(faces: EvaluatedFaces) -> LabelResults:
 
 
 def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[WrongLabel]:
-    """Returns the faces of `suspect_labels`; the targets are (N, C)."""
+    """Returns the faces that `suspect_labels` finds; `targets` are (N, C)."""
     truth = targets.argmax(1)
     wrong = []
     for row, better in suspect_labels(faces.probabilities, targets).tolist():
@@ -73,9 +76,9 @@ def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[WrongLabel]:
 
 
 def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
-    """Compares a model with another one's probabilities (N, C), NaN without a face.
+    """Compares a model with another model by McNemar's exact test.
 
-    The test is McNemar's exact test.
+    `against` are the other model's probabilities (N, C), NaN for an image without a face.
     """
     both = faces.predicted & np.isfinite(against[:, 0])
     faces = faces.take(both)
@@ -86,7 +89,7 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
     units = faces.units
     differences = score_faces(faces.probabilities, targets, labels, units, minus=against)
 
-    # faces that only the first, or only the second model classifies correctly
+    # faces that only the first model, or only the second model, classifies correctly
     correct = against.argmax(1) == targets.argmax(1)  # (N,)
     num_only_first = int((faces.correct & ~correct).sum())
     num_only_second = int((correct & ~faces.correct).sum())

@@ -1,4 +1,4 @@
-"""Results of a set of faces and of its groups: how many faces were found, their scores, and tests.
+"""Results of all faces and of groups: the share of faces found, scores, and tests.
 
 N faces, C classes, G groups.
 """
@@ -28,21 +28,21 @@ from fer_vit.evaluation.results import FaceEstimate, Gap, Group, Grouping, Group
 from fer_vit.evaluation.scores import have_votes, score_faces
 from fer_vit.geometry import Array, IntArray
 
-# groups of fewer faces, or persons where these are known, are counted but not compared
+# A group of fewer persons (photos where persons are unknown) is counted, but not compared.
 MIN_GROUP = 30
 FOUND = "face found"
-MIN_VOTES = 6  # the row of faces with this many votes, or fewer
-MAX_VOTES = 10  # the row of faces with this many votes, or more
+MIN_VOTES = 6  # faces with this many votes or fewer share a row
+MAX_VOTES = 10  # faces with this many votes or more share a row
 VOTES_NAMES = {MIN_VOTES: f"{MIN_VOTES} or fewer", MAX_VOTES: f"{MAX_VOTES} or more"}
 
 
 def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> Scores:
-    """Returns how many faces were found or are ambiguous, and scores.
+    """Returns the shares of faces that were found and that are ambiguous, and the scores.
 
-    Without labels: confidence and the share of each expression instead of scores. `votes`: as for
-    `contributions`, of all faces if these are a group.
+    Without labels, confidence and the share of each expression replace the scores. `votes` is as
+    for `contributions`; a group takes the value for all faces.
     """
-    # a photo counts once, however many faces it has
+    # a photo with several faces counts once
     _, first = np.unique(faces.paths.astype(str), return_index=True)
     photos = faces.take(first)
     detected = photos.detected[:, None].astype(float)
@@ -69,7 +69,7 @@ def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> Scores
 
 
 def _mean(values: Array, units: IntArray, scale: Scale = "number") -> FaceEstimate:
-    """Returns the mean of one column (N,), without NaN, with its interval."""
+    """Returns the mean of a column (N,) with its interval; NaN values do not count."""
     return mean_intervals(values[:, None], units, scale)[0]
 
 
@@ -96,7 +96,7 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
 
 
 def _read_vote_count(cell: object) -> float:
-    """Returns the number of votes in a cell, which is text or a number; NaN if it is none."""
+    """Returns the number of votes in a cell; NaN if the cell is no whole number from 0."""
     try:
         count = float(str(cell))
     except ValueError:
@@ -107,9 +107,9 @@ def _read_vote_count(cell: object) -> float:
 
 
 def describe_parts(faces: EvaluatedFaces, column: str) -> dict[str, Group]:
-    """Returns the scores of the faces with each value of a column.
+    """Returns the scores of the faces for each value of a column.
 
-    The values are parts of one set, such as folds: no groups to compare.
+    The values are parts of one set, such as folds. They are not compared.
     """
     votes = None if faces.targets is None else have_votes(faces.targets)
     parts = {}
@@ -139,7 +139,7 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> Grouping:
         if num_units < MIN_GROUP:
             small_groups[name] = sizes[name]
             continue
-        # also the photos without a face: `FOUND` counts them
+        # `FOUND` also counts the photos without a face
         scores = describe_results(faces.take(group_of == name), votes)
         groups[name] = Group(sizes[name], scores)
     num_unknown = int((faces.predicted & ~has_group).sum())
@@ -156,9 +156,10 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> Grouping:
 
 
 def find_gap(groups: Mapping[str, Group], num_faces: int) -> Gap:
-    """Returns the gap between the accuracies of labelled groups; `num_faces`: as in `Gap`.
+    """Returns the gap between the accuracies of labelled groups; `num_faces` is as in `Gap`.
 
-    It has no interval: worst and best are chosen by the same data, which biases it upwards.
+    The gap has no interval. The same data choose the worst and the best group, so that the gap is
+    biased upwards.
     """
     accuracies = {}
     for name, group in groups.items():
@@ -173,22 +174,22 @@ def find_gap(groups: Mapping[str, Group], num_faces: int) -> Gap:
 
 
 def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate], list[float]]:
-    """Returns the difference of each group's accuracy from the rest's, and its p-value.
+    """Returns the accuracy of each group minus the accuracy of all other faces, and p-values.
 
-    Each p-value is corrected for the number of tests. The test is Fisher's exact test. Where
-    several faces are of one person, the p-value is also not below the one of a t test over persons,
-    and 1 where all or no faces of one side are correct and the other side has no interval.
+    The test is Fisher's exact test. Where several faces are of one person, the p-value is at least
+    the p-value of a t test over persons. It is then 1 if one side has only correct or only wrong
+    faces, and the other side has no interval. P-values are corrected for the number of tests.
 
     Args:
         faces: N faces with labels and predictions.
-        member: 1 for the faces in each group, else 0 (N, G).
+        member: Whether each face is in each group (N, G): 1 or 0.
     """
     correct = faces.correct[:, None].astype(float)  # (N, 1)
     groups = member.shape[1]
 
     def differences(sums: Sums) -> dict[str, Array]:
         hits, size = sums["hits"], sums["size"]  # (..., G)
-        with np.errstate(invalid="ignore"):  # groups that a resample has no face of
+        with np.errstate(invalid="ignore"):  # a resample may have no face of a group
             inside = hits / size
             outside = (sums["all hits"] - hits) / (sums["all faces"] - size)
         return {str(group): (inside - outside)[..., group] for group in range(groups)}
@@ -202,16 +203,16 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate
     intervals = list(score_intervals(values, differences, faces.units).values())
     hits = np.where(member > 0, correct, np.nan)  # (N, G)
     misses = np.where(member > 0, np.nan, correct)
-    of_groups = mean_intervals(hits, faces.units, "share")
-    of_others = mean_intervals(misses, faces.units, "share")
-    number = len(np.unique(faces.units))
+    group_accuracies = mean_intervals(hits, faces.units, "share")
+    other_accuracies = mean_intervals(misses, faces.units, "share")
+    num_units = len(np.unique(faces.units))
     errors: list[float | None] = [
         difference_error(correct[:, 0], group, faces.units) for group in member.T
     ]
-    for index, (inside, outside) in enumerate(zip(of_groups, of_others, strict=True)):
+    for index, (inside, outside) in enumerate(zip(group_accuracies, other_accuracies, strict=True)):
         if inside.mean in (0, 1) or outside.mean in (0, 1):
             intervals[index] = hybrid_difference(inside, outside)
-            errors[index] = half_width_error(intervals[index], number)
+            errors[index] = half_width_error(intervals[index], num_units)
 
     p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
     if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
@@ -219,7 +220,7 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate
             if interval.mean is None or error is None:
                 p_values[index] = 1.0  # the error over persons is unknown
             else:
-                p_values[index] = max(p_values[index], t_p(interval.mean, error, number))
+                p_values[index] = max(p_values[index], t_p(interval.mean, error, num_units))
     complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
     if not complementary:
         p_values = holm(p_values)
@@ -227,12 +228,12 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate
 
 
 def difference_error(correct: Array, group: Array, units: IntArray) -> float:
-    """Returns the standard error over units of the accuracy in a group minus the one outside.
+    """Returns the standard error, over units, of the accuracy in a group minus the rest's.
 
     Args:
-        correct: 1 for each correct prediction, else 0 (N,).
-        group: 1 for each face in the group, else 0 (N,).
-        units: The persons or photos (N,).
+        correct: Whether each prediction is correct (N,): 1 or 0.
+        group: Whether each face is in the group (N,): 1 or 0.
+        units: The person or photo of each face (N,).
     """
     outside = 1 - group
     hits = correct @ group / group.sum()
@@ -243,6 +244,6 @@ def difference_error(correct: Array, group: Array, units: IntArray) -> float:
 
 
 def _fisher_p(correct: Array, group: Array) -> float:
-    """Returns the p-value of Fisher's exact test: correct (N,) inside and outside a group (N,)."""
+    """Returns the p-value of Fisher's exact test; arguments as for `difference_error`."""
     table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
     return float(fisher_exact(table).pvalue)

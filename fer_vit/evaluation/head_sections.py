@@ -1,4 +1,4 @@
-"""The sections of a further head: its measures, by group, of two models, on altered images."""
+"""The sections about a further head: measures, groups, two models, and altered images."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from fer_vit.report.intervals import interval_chart
 
 
 def has_targets(head: str, measured: Measured) -> bool:
-    """Returns whether any face has a target of an output of a head."""
+    """Returns whether any face has a target for an output of a head."""
     first = HEADS[head].measures[0]
     return any(row[first].num_faces for row in measured.values())
 
@@ -23,9 +23,9 @@ def has_targets(head: str, measured: Measured) -> bool:
 def head_sections(
     head: str, results: HeadResults, errors: Mapping[str, ComparedError]
 ) -> list[Section]:
-    """Returns the parts of a head: its measures, by group, of two models, on altered images.
+    """Returns the sections about a head: measures, groups, two models, and altered images.
 
-    `errors` are of two models by output, empty without another one.
+    `errors` has the errors of two models by output; it is empty without another model.
     """
     titles = output_titles(results.measured)
     parts = [head_section(head, results.measured, titles)]
@@ -40,9 +40,9 @@ def head_sections(
 
 
 def head_section(head: str, measured: Measured, titles: Mapping[str, str]) -> Section:
-    """Returns a chart of the first measure of the outputs of a head, and the table of all.
+    """Returns the chart of the first measure of a head's outputs, and the table of all measures.
 
-    `titles` are how pages name the outputs.
+    `titles` has the name of each output on pages.
     """
     entry = HEADS[head]
     names = entry.measures
@@ -79,7 +79,7 @@ def _is_measured(measured: Measured, name: str) -> bool:
 def head_groups_section(
     head: str, column: str, groups: Mapping[str, Measured], titles: Mapping[str, str]
 ) -> Section:
-    """Returns the table of the outputs of a head by group: two measures of each."""
+    """Returns the table of a head's outputs by group, with two measures of each output."""
     first, second = HEADS[head].measures[:2]
     table = [["output"]]
     for name in groups:
@@ -119,7 +119,7 @@ def compared_section(
 
 
 def altered_section(head: str, altered: HeadRobustness, titles: Mapping[str, str]) -> Section:
-    """Returns the table of the errors of a head by corruption, and of its outputs on request."""
+    """Returns the table of a head's errors by corruption; tables of its outputs open on request."""
     names = HEADS[head].measures[:2]
     further = []
     for name in names:
@@ -141,7 +141,7 @@ def altered_section(head: str, altered: HeadRobustness, titles: Mapping[str, str
 def altered_outputs_table(
     outputs: Mapping[str, Measured], name: str, titles: Mapping[str, str]
 ) -> list[list[str]]:
-    """Returns a measure of each output, a row, on each kind of altered images, a column."""
+    """Returns the table of a measure: outputs are rows, kinds of altered images are columns."""
     table = [["output", *outputs]]
     for output, title in titles.items():
         cells = [title]

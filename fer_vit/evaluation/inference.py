@@ -1,12 +1,13 @@
 """Intervals and tests of scores over faces that are not independent.
 
 A score is a function of sums over faces, and a resample is how often each face was drawn, so that
-2,000 resamples of all scores are one matrix product. Intervals are the percentile bootstrap of
-Efron & Tibshirani (1993), expanded for few units (Hesterberg 2015, see `percentiles`); fewer than
-`MIN_UNITS` have none. Where all faces agree, all resamples do, so shares of 0 and 1, and shares
-minus others that no face changes, have the bounds of Clopper & Pearson (1934) instead.
+2,000 resamples of all scores are one matrix product. Units are persons, or photos where persons are
+unknown. Intervals are the percentile bootstrap of Efron & Tibshirani (1993), expanded for few units
+(Hesterberg 2015, see `percentiles`); fewer units than `MIN_UNITS` have no interval. Where all faces
+agree, all resamples agree, too. Shares of 0 and 1, and differences that are the same for every
+face, therefore have the bounds of Clopper & Pearson (1934).
 
-Shapes: N faces, K columns, R resamples.
+Shapes: N faces, U units, K columns, R resamples.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,21 +20,21 @@ from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.estimate import Estimate
 
-RESAMPLES = 2000  # bootstrap resamples
-DRAWN_TOGETHER = 100  # resamples that are drawn at once, to save memory
-TAIL = 0.025  # chance beyond each bound of a 95% interval
+RESAMPLES = 2000  # number of bootstrap resamples
+DRAWN_TOGETHER = 100  # resamples drawn at once; more would need more memory
+TAIL = 0.025  # probability beyond each bound of a 95% interval
 
-# Fewer persons or photos have no bootstrap interval: it would contain the mean of normal values in
-# 49%, 74%, 87% and 92% of studies with 2, 3, 4 and 5 (`benchmarks.coverage`).
+# Fewer units have no bootstrap interval: with 2, 3, 4 and 5 units, the interval would contain the
+# mean of normal values in 49%, 74%, 87% and 92% of studies (`benchmarks.coverage`).
 MIN_UNITS = 6
 
-ROUNDING_ERROR = 1e-12  # smaller differences are of rounding
+ROUNDING_ERROR = 1e-12  # smaller differences are rounding errors
 
-# What is averaged: numbers, hits (0 or 1), or hits minus others (from -1 to 1).
+# What is averaged: numbers, hits (0 or 1), or differences of hits (from -1 to 1).
 Scale: TypeAlias = Literal["number", "share", "difference"]
 
-Contributions: TypeAlias = Mapping[str, Array]  # by name, what each face adds to a sum (N, K)
-Sums: TypeAlias = Mapping[str, Array]  # by name, sums over faces (K,), or of resamples (R, K)
+Contributions: TypeAlias = Mapping[str, Array]  # by name: what each face adds to sums (N, K)
+Sums: TypeAlias = Mapping[str, Array]  # by name: sums over faces (K,), or resampled (R, K)
 
 
 def score_intervals(
@@ -46,11 +47,12 @@ def score_intervals(
 
     Args:
         values: What each face adds to the sums (N, K), by name.
-        score: Returns results (...), or NaN, of sums (..., K).
-        units: The person or photo of each face, counted from 0 (N,). All faces of a unit are drawn
-            together, since they are similar. There is no interval of one; `bound` decides which
-            results of a few have one.
-        members: The faces of which a result is (N,), by its name; other results are of all faces.
+        score: Computes results (...) from sums (..., K); NaN where there is no result.
+        units: The index of the person or photo of each face (N,); None: each face is a unit. All
+            faces of a unit are drawn together, since they are similar. A single unit has no
+            interval; `bound` decides which results of few units have one.
+        members: By the name of a result, whether each face (N,) belongs to the result. A result
+            without an entry uses all faces.
     """
     packed = np.hstack([*values.values()])  # (N, all K)
     ends = np.cumsum([column.shape[1] for column in values.values()])
@@ -78,17 +80,21 @@ def score_intervals(
 
 
 def count_units(member: Mask, units: IntArray | None) -> int:
-    """Returns the number of persons or photos, see `score_intervals`, of some faces (N,)."""
+    """Returns the number of units among some faces.
+
+    `member` (N,) has whether each face counts; `units` is as for `score_intervals`.
+    """
     return int(member.sum()) if units is None else len(np.unique(units[member]))
 
 
 def percentiles(units: int) -> tuple[float, float]:
-    """Returns the percentiles of the resamples of U units, at least 2, that bound a 95% interval.
+    """Returns the percentiles of resamples that bound a 95% interval, for U >= 2 units.
 
-    2.5 and 97.5 for many units. Few ones need wider bounds: resamples have the variance of a mean
-    times (U - 1) / U, and normal tails where a mean has t tails. If resamples were normal, the
-    interval of a mean would have the width of its t interval: Hesterberg, "What teachers should
-    know about the bootstrap", 2015. Resamples of few units have shorter tails.
+    They are near 2.5 and 97.5 for many units. Few units need wider bounds: the variance of
+    resamples is the variance of a mean times (U - 1) / U, and resamples have normal tails where a
+    mean has t tails. With these percentiles, normal resamples would give a mean the width of its
+    t interval: Hesterberg, "What teachers should know about the bootstrap", 2015. Resamples of few
+    units have shorter tails than normal ones.
     """
     quantile = np.sqrt(units / (units - 1)) * student.isf(TAIL, units - 1)
     tail = float(norm.sf(quantile))
@@ -106,9 +112,9 @@ def resample_sums(values: Array, units: IntArray | None) -> Array:
 
 
 def draw_units(count: int) -> Iterator[IntArray]:
-    """Yields how often each of `count` units U is drawn in bootstrap resamples, (R, U) at a time.
+    """Yields how often each unit is drawn in bootstrap resamples, in blocks (DRAWN_TOGETHER, U).
 
-    The same number of units always has the same resamples.
+    `count` is the number of units U. The same number always has the same resamples.
     """
     rng = np.random.default_rng(0)
     chance = np.full(count, 1 / count)
@@ -119,7 +125,7 @@ def draw_units(count: int) -> Iterator[IntArray]:
 def mean_intervals(
     values: Array, units: IntArray | None = None, scale: Scale = "number"
 ) -> list[FaceEstimate]:
-    """Returns the means of values (N, M), without NaN, over N faces with intervals."""
+    """Returns the mean of each column of values (N, M) with its interval; NaN does not count."""
     present = ~np.isnan(values)  # (N, M)
 
     def means(sums: Sums) -> dict[str, Array]:
@@ -138,11 +144,11 @@ def mean_intervals(
 
 
 def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale) -> FaceEstimate:
-    """Returns a result of the faces in `member` (N,) with the interval that their number allows.
+    """Returns a result with the interval that its number of units allows.
 
-    Where all units agree, the bounds are by Clopper and Pearson for the share of units that may
-    disagree; numbers of any size have no such bounds. There is no interval for one unit, and for
-    fewer than `MIN_UNITS` that disagree.
+    `member` (N,) has whether each face belongs to the result. If all units agree, the bounds are
+    Clopper and Pearson's for the share of units that may disagree; the scale "number" has no such
+    bounds. A single unit has no interval, nor do fewer than `MIN_UNITS` units that disagree.
     """
     num_faces = int(member.sum())
     count = count_units(member, units)
@@ -163,7 +169,7 @@ def bound(estimate: Estimate, member: Mask, units: IntArray | None, scale: Scale
 
 
 def has_no_width(estimate: Estimate) -> bool:
-    """Returns whether all resamples have the same result."""
+    """Returns whether all resamples had the same result, so that the interval has no width."""
     if estimate.low is None or estimate.high is None:
         return False
     return estimate.high - estimate.low < ROUNDING_ERROR
@@ -177,11 +183,12 @@ def t_p(estimate: float, error: float, units: int) -> float:
 def standard_error(influences: Array, units: IntArray) -> float:
     """Returns the standard error of an estimate over U >= 2 persons or photos.
 
-    It is the one of the bootstrap over units, times sqrt(U / (U - 1)). With equal numbers of faces,
-    the error of their mean is the one of the mean over units.
+    The result is the standard error of the bootstrap over units, times sqrt(U / (U - 1)). If all
+    units have equally many faces, the error of a mean over faces equals the error of the mean over
+    units.
 
     Args:
-        influences: What each face adds to the estimate, less its expected share (N,).
+        influences: What each face adds to the estimate, minus its expected share (N,).
         units: The person or photo of each face (N,), as for `score_intervals`.
     """
     _, unit = np.unique(units, return_inverse=True)
@@ -191,20 +198,22 @@ def standard_error(influences: Array, units: IntArray) -> float:
 
 
 def half_width_error(estimate: Estimate, units: int) -> float | None:
-    """Returns the standard error for which a t interval over U units is as wide, else None."""
+    """Returns the standard error whose t interval over U units is as wide as the estimate's.
+
+    None for an estimate without an interval.
+    """
     if estimate.low is None or estimate.high is None:
         return None
     return float((estimate.high - estimate.low) / (2 * student.isf(TAIL, units - 1)))
 
 
 def paired_p(values: Array, units: IntArray | None = None) -> float:
-    """Returns the p-value of the mean of values (N,), differences of two models.
+    """Returns the p-value of a mean difference between two models.
 
-    It is the chance of a mean as far from 0 if there is no difference, by a t test over U persons
-    or photos; for equal numbers of faces it is the paired t test of
-    their means. But not below 2^(1 - D), where the values of D units do not add up to 0: if both
-    models were equal, all of these would have the same sign as often by chance. 1 for fewer than
-    two units.
+    The test is a t test over U units. If all units have equally many faces, it is the paired t test
+    of the means of units. The p-value is at least 2^(1 - D), where D units have a total difference
+    other than 0: if both models were equal, all D totals would have the same sign with this
+    probability. The p-value is 1 for fewer than two units.
 
     Args:
         values: The differences (N,), NaN where a face does not count.
@@ -229,8 +238,8 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
 def hybrid_difference(first: FaceEstimate, second: FaceEstimate) -> FaceEstimate:
     """Returns the difference of two independent shares, with an interval from their intervals.
 
-    Newcombe, "Interval estimation for the difference between independent proportions", 1998, method
-    10: where one share is 0 or 1, the bootstrap of the difference would take it for certain.
+    The bootstrap of the difference would take a share of 0 or 1 for certain. Method 10 of Newcombe,
+    "Interval estimation for the difference between independent proportions", 1998.
     """
     num_faces = first.num_faces + second.num_faces
     if first.mean is None or second.mean is None:
@@ -248,7 +257,7 @@ def hybrid_difference(first: FaceEstimate, second: FaceEstimate) -> FaceEstimate
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Corrects the p-values of several tests.
+    """Returns the p-values of several tests, corrected for their number.
 
     Holm, "A simple sequentially rejective multiple test procedure", 1979.
     """

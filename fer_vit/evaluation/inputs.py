@@ -23,15 +23,15 @@ from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
 
-# The faces of a table, or of a manifest that is predicted later.
+# Faces of a table, or of a manifest that a model predicts later.
 OpenedFaces: TypeAlias = EvaluatedFaces | UnpredictedFaces
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a manifest is read and predicted; see the options of `fer-vit evaluate`.
+    """How a manifest is read and predicted: options of `fer-vit evaluate`.
 
-    `split` is the option: None if it was not given.
+    `split` is None if the option was not given.
     """
 
     split: Split | None = None
@@ -48,11 +48,11 @@ class Conditions:
 
     @property
     def chosen_split(self) -> Split:
-        """The split of a manifest that is read."""
+        """The split to read from a manifest."""
         return self.split or "val"
 
     def read(self, path: Path) -> Manifest:
-        """Reads the split of a manifest, with merged labels, without faces of other classes."""
+        """Reads the split of a manifest, merges labels, and leaves out faces of other classes."""
         manifest = Manifest.read(path, [self.chosen_split]).split(self.chosen_split)
         if self.merge:
             return manifest.merge_labels(self.merge)
@@ -71,9 +71,9 @@ class Conditions:
     def open(
         self, manifest: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
     ) -> UnpredictedFaces:
-        """Loads a model that can predict a manifest, and has its labels.
+        """Loads a model and returns the faces that it will predict.
 
-        `network` replaces what `checkpoint` names; see `commands.find_network`.
+        `network` replaces the network of `checkpoint`; see `commands.find_network`.
         """
         model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
         merge = self.merge_for(model, manifest)
@@ -88,7 +88,7 @@ class Conditions:
         return replace(faces, facts=facts | faces.facts)
 
     def merge_for(self, model: Recognizer, manifest: Manifest) -> Merge | None:
-        """Returns how a model's labels are merged; None if it has the manifest's labels."""
+        """Returns how a model's labels are merged; None if the model has the manifest's labels."""
         if not self.merge or model.labels == list(manifest.labels):
             return None
         return self.merge
@@ -101,9 +101,9 @@ def open_faces(
     conditions: Conditions,
     network: str | RegionViT | None = None,
 ) -> OpenedFaces:
-    """Reads a table of predictions, or a manifest and its model, which predicts it later.
+    """Reads a table of predictions, or a manifest and the model that predicts it later.
 
-    `network` replaces what `checkpoint` names; see `commands.find_network`.
+    `network` replaces the network of `checkpoint`; see `commands.find_network`.
     """
     if is_predictions(data):
         if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
@@ -129,7 +129,7 @@ def open_faces(
 
 
 def open_other(against: str, faces: OpenedFaces, conditions: Conditions) -> OpenedFaces:
-    """Returns the faces of another table, or another model for the same manifest."""
+    """Returns the faces of another table, or the same faces with another model."""
     if is_predictions(Path(against)):
         return read_predictions(Path(against))
     if not isinstance(faces, UnpredictedFaces):
@@ -145,7 +145,7 @@ def predict_faces(faces: OpenedFaces) -> EvaluatedFaces:
 
 
 def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
-    """Raises FerVitError without a face."""
+    """Raises FerVitError when no face has a prediction."""
     if not faces.predicted.any():
         raise FerVitError(
             f"Expected a face with a prediction in {data}, but there is none. Name another table."
@@ -153,13 +153,16 @@ def _check_predicted(data: Path, faces: EvaluatedFaces) -> None:
 
 
 def check_columns(data: Path, faces: EvaluatedFaces, names: Sequence[str]) -> None:
-    """Raises FerVitError without a face in a table, or when a column is missing."""
+    """Raises FerVitError when no face has a prediction, or a column is missing."""
     _check_predicted(data, faces)
     check_group_columns(data, faces, names)
 
 
 def check_group_columns(data: Path, faces: OpenedFaces, names: Sequence[str]) -> None:
-    """Raises FerVitError when a column to group by is missing; `data` has the faces."""
+    """Raises FerVitError when a column to group by is missing.
+
+    `data` is the path of the faces, for messages.
+    """
     given = [*faces.columns]
     if isinstance(faces, UnpredictedFaces) and faces.has_ambiguous:
         given.append("ambiguous")
@@ -169,7 +172,7 @@ def check_group_columns(data: Path, faces: OpenedFaces, names: Sequence[str]) ->
 
 
 def check_needs(faces: OpenedFaces, *, against: bool, robustness: bool) -> None:
-    """Raises FerVitError when there are no labels or images, but an option needs them."""
+    """Raises FerVitError when an option needs labels or images, and there are none."""
     if isinstance(faces, UnpredictedFaces):
         has_truth = faces.has_truth
     else:
@@ -190,7 +193,7 @@ def check_needs(faces: OpenedFaces, *, against: bool, robustness: bool) -> None:
 
 
 def _no_column(column: str, data: Path, faces: OpenedFaces) -> FerVitError:
-    """Returns the error of a missing column; of a table, it names the columns of the user."""
+    """Returns the error of a missing column, with the columns that a user may name."""
     names = list(faces.columns)
     if isinstance(faces, UnpredictedFaces):
         known = f"It has {known_names(column, names)}."

@@ -1,4 +1,4 @@
-"""Joins predictions with tables of labels and other columns by paths, and describes groups."""
+"""Joins predictions by path with tables of labels and of other columns, and describes groups."""
 
 import re
 from collections import Counter
@@ -33,21 +33,23 @@ from fer_vit.wording import counted, format_counts, list_names
 # Faces before or after their prediction.
 AnyFaces = TypeVar("AnyFaces", bound=EvaluatedFaces | UnpredictedFaces)
 
-MAX_NAME_LENGTH = 200  # characters of the name of a group or person
+MAX_NAME_LENGTH = 200  # most characters of a group's or person's name
 
-# A number as spreadsheets and R write long ones: its last digits may be lost.
+# A long number as spreadsheets and R write it: the last digits may be lost.
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
 
-EXCEL_DIGITS = 15  # of a number; spreadsheets store zeros instead of further ones
+EXCEL_DIGITS = 15  # digits that a spreadsheet keeps of a number; further digits become zeros
 LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
 def add_labels(faces: EvaluatedFaces, path: Path, split: Split) -> EvaluatedFaces:
     """Returns the first face of each labelled image with its label.
 
-    At `path` is a manifest, of which `split` is read, or a table with the column path, and label or
-    outputs of heads (`move_*`, `yaw`, `valence` ...), or both. Raises FerVitError when the model
-    lacks a label, or its predictions lack an image.
+    `path` names a manifest, from which `split` is read, or a table. The table has the column
+    `path`, and the column `label`, outputs of heads (`move_*`, `yaw`, `valence` ...), or both.
+
+    Raises:
+        FerVitError: The model lacks a label, or the predictions lack an image.
     """
     if is_table(path):
         truth = read_truth_table(path, faces.labels)
@@ -90,12 +92,14 @@ def _manifest_truth(labels: Sequence[str], path: Path, split: Split) -> Truth:
 
 
 def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
-    """Returns faces with the columns of a table whose column `path` names their images.
+    """Returns faces with further columns, from a table whose column `path` names their images.
 
-    A column of a manifest that is empty may be filled. Raises FerVitError when the table names none
-    of the images, or has a column that the faces have.
+    The table may fill a column of the faces that is empty.
+
+    Raises:
+        FerVitError: The table names no image of the faces, or has a column that the faces have.
     """
-    paths, columns, notes = read_images(path)
+    table_paths, columns, notes = read_images(path)
     for name in columns:
         taken = name in faces.columns and not is_missing(faces.columns[name]).all()
         if taken or is_owned(name, faces.labels):
@@ -105,35 +109,33 @@ def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
             )
 
     images = faces.paths
-    row = match_paths(images, paths, path, partial=True)  # (N,); -1: none
+    row = match_paths(images, table_paths, path, partial=True)  # (N,); -1: no row
     added: Columns = {}
     for name, cells in columns.items():
-        joined = cells[row]
-        joined[row < 0] = None
-        added[name] = joined
+        added[name] = np.where(row < 0, None, cells[row])  # cells[-1] is discarded
 
     without_row = set(images[row < 0])
     if without_row:
         count = f"{len(without_row):,} of {len(set(images)):,} images"
         example = short(min(without_row))
         notes.append(f"{path.name}: no row for {count}, for example {example}.")
-    unused = np.setdiff1d(np.arange(len(paths)), row)
+    unused = np.setdiff1d(np.arange(len(table_paths)), row)
     if len(unused):
-        example = short(paths[unused[0]])
+        example = short(table_paths[unused[0]])
         notes.append(
-            f"{path.name}: {len(unused):,} of {len(paths):,} rows name no predicted image, for "
-            f"example {example}."
+            f"{path.name}: {len(unused):,} of {len(table_paths):,} rows name no predicted image, "
+            f"for example {example}."
         )
     return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
 
 
 def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:
-    """Returns a second model's probabilities (N, C), in the order of `faces` and their labels.
+    """Returns a second model's probabilities (N, C), in the order of `faces` and of its labels.
 
     Args:
         faces: N faces with C labels.
-        second: The faces as the second model has predicted them; those without a face have NaN.
-        path: The second model or its table, for messages.
+        second: The same faces with the second model's predictions; NaN for an image without a face.
+        path: The name of the second model or of its table, for messages.
 
     Raises:
         FerVitError: A path or label of `faces` is not among the second model's, or no photo has a
@@ -152,7 +154,10 @@ def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: obj
 def align_outputs(
     faces: EvaluatedFaces, second: EvaluatedFaces, path: object
 ) -> dict[str, HeadOutputs]:
-    """Returns the outputs that both models have, with the second model's values of the faces."""
+    """Returns the outputs that both models have, with the second model's values, by head.
+
+    Arguments as for `align_probabilities`.
+    """
     rows = match_paths(faces.paths, second.paths, path)
     values = {}
     for outputs in second.heads.values():
@@ -168,13 +173,13 @@ def align_outputs(
 
 
 def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
-    """Returns lines about missing and similar names in columns by which faces are grouped.
+    """Returns lines about missing and similar names in columns to group by.
 
-    Raises FerVitError for names that a spreadsheet has shortened, and for texts that are no names.
+    Raises FerVitError for a name that a spreadsheet has shortened, or that is too long.
     """
     notes = []
     for column in dict.fromkeys(columns):
-        if column == PATH:  # complete, and checked
+        if column == PATH:  # always complete; `check_rows` has checked it
             continue
         cells = faces.columns[column][faces.predicted]
         counts = Counter(str(cell) for cell in cells.tolist() if cell is not None)
@@ -191,13 +196,13 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
 
 
 def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
-    """Returns lines about names in columns that are in rows without a face alone.
+    """Returns lines about names in columns that occur only in rows without a face.
 
-    Raises as `describe_groups`.
+    Raises the errors of `describe_groups`.
     """
     notes = []
     for column in dict.fromkeys(columns):
-        if column in (PATH, "status"):  # each photo or clip has a status, which states this
+        if column in (PATH, "status"):  # the status of a row already reports a missing face
             continue
         cells = faces.columns[column]
         named = ~is_missing(cells)

@@ -18,7 +18,7 @@ from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
 @torch.inference_mode()
 def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
-    """Returns the logits of the faces in batches (N, C), before the temperature."""
+    """Returns the logits (N, C) of all faces of the batches, not divided by the temperature."""
     logits = []
     for batch in batches:
         part = model.net.logits(batch.image, batch.boxes, batch.valid)  # (B, C)
@@ -32,13 +32,13 @@ def labelled_batches(
     split: Split = "val",
     max_faces: int | None = None,
 ) -> tuple[Iterator[Batch], Tensor]:
-    """Returns batches of a manifest's labelled faces, and the votes for every class (N, C).
+    """Returns batches of a manifest's labelled faces, and the fraction of votes by class (N, C).
 
-    Batches are ready for the model and show a progress bar. Votes are fractions. `max_faces`: at
-    most this many, evenly spaced.
+    Batches are on the model's device; reading them shows a progress bar. At most `max_faces` faces
+    are taken, evenly spaced in the manifest.
 
     Raises:
-        FerVitError: The manifest has other labels, or no row has one.
+        FerVitError: The manifest has other labels than the model, or no row has a label.
     """
     labelled = labelled_rows(manifest, split)
     labelled.check_labels(model.labels)
@@ -58,12 +58,12 @@ def labelled_batches(
 
 def labelled_rows(manifest: Manifest, split: Split) -> Manifest:
     """Returns the rows of a split that have a label."""
-    of_split = manifest.split(split)
-    return of_split.select(of_split.table["label"].is_valid())
+    rows = manifest.split(split)
+    return rows.select(rows.table["label"].is_valid())
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """Returns the divisor of logits (N, C) with the lowest loss against class indices (N,).
+    """Returns the divisor of the logits (N, C) that minimizes the loss for class indices (N,).
 
     Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
     """

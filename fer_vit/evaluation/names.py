@@ -1,4 +1,4 @@
-"""The names by which tables and results.json know the results of groups and of altered images."""
+"""The names of the results of groups and of altered images in tables and in results.json."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -21,7 +21,7 @@ def group_row(group: Group) -> dict[str, Cell]:
 
 
 def altered_row(altered: AlteredMean, measure: str) -> dict[str, Cell]:
-    """Returns the results of altered images by name; `measure`: what the mean is of."""
+    """Returns the results of altered images by name; `measure` names the mean."""
     row: dict[str, Cell] = {"faces": altered.estimate.num_faces, measure: altered.estimate}
     if altered.change is not None:
         row["difference"] = altered.change
@@ -33,10 +33,10 @@ def altered_row(altered: AlteredMean, measure: str) -> dict[str, Cell]:
 
 
 def group_rows(groups: Mapping[str, Group]) -> dict[str, dict[str, Cell]]:
-    """Returns the results of groups by name of the group and of the result."""
+    """Returns the results of groups, by the name of the group, then of the result."""
     return {name: group_row(group) for name, group in groups.items()}
 
 
 def altered_rows(altered: Mapping[str, AlteredMean], measure: str) -> dict[str, dict[str, Cell]]:
-    """Returns the results of altered images by name of the alteration and of the result."""
+    """Returns the results of altered images, by the name of the alteration, then of the result."""
     return {name: altered_row(result, measure) for name, result in altered.items()}

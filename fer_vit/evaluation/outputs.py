@@ -32,14 +32,14 @@ from fer_vit.measures import MEASURES, Pairs
 
 
 def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
-    """Returns the measures of each output of each head that has targets, by head."""
+    """Returns the measures of each output of the heads with targets, by head."""
     known = faces.take(faces.predicted)
     units = np.unique(known.units, return_inverse=True)[1]
     return {head: score_head(head, outputs, units) for head, outputs in known.heads.items()}
 
 
 def evaluate_heads(faces: EvaluatedFaces, by: Sequence[str] = ()) -> dict[str, HeadResults]:
-    """Returns the results of further heads, overall and by the groups of columns."""
+    """Returns the results of further heads, over all faces and by the groups of each column."""
     groups = {column: score_groups(faces, column) for column in by}
     results = {}
     for head, measured in score_outputs(faces).items():
@@ -53,8 +53,8 @@ def compare_heads(faces: EvaluatedFaces, second: EvaluatedFaces, name: object) -
 
     Args:
         faces: The faces.
-        second: The faces as the other model has predicted them.
-        name: The other model or its table, for messages.
+        second: The same faces with the other model's predictions.
+        name: The name of the other model or of its table, for messages.
     """
     second_outputs = align_outputs(faces, second, name)
     compared = {}
@@ -65,18 +65,18 @@ def compare_heads(faces: EvaluatedFaces, second: EvaluatedFaces, name: object) -
 
 
 def score_head(head: str, outputs: HeadOutputs, units: IntArray) -> Measured:
-    """Returns the measures of each output with intervals; `units` (N,) are persons or photos.
+    """Returns the measures of each output with intervals.
 
-    There is no interval for fewer than `MIN_UNITS`.
+    `units` (N,) is the person or photo of each face. Fewer than `MIN_UNITS` have no interval.
     """
     return score_variants(head, [outputs], units)
 
 
 def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) -> Measured:
-    """Returns the measures of each output, means over variants of the same faces, with intervals.
+    """Returns the measures of each output with intervals, averaged over variants of the faces.
 
-    `units` (N,) are persons or photos. There is no interval where fewer than `MIN_UNITS` have
-    values.
+    `units` (N,) is the person or photo of each face. An output with values for fewer than
+    `MIN_UNITS` units has no interval.
     """
     names = HEADS[head].measures
     first = variants[0]
@@ -88,7 +88,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     measured: dict[str, dict[str, FaceEstimate]] = {}
     for column, output in enumerate(first.names):
         num_faces = int(known[:, column].sum())
-        count = len(np.unique(units[known[:, column]]))  # of persons or photos
+        count = len(np.unique(units[known[:, column]]))  # number of persons or photos
         measured[output] = {}
         for index, name in enumerate(names):
             mean = None
@@ -104,7 +104,7 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
 
 
 def score_groups(faces: EvaluatedFaces, column: str) -> dict[str, dict[str, Measured]]:
-    """Returns the measures of `score_outputs` by head, for each group of a column.
+    """Returns the measures of `score_outputs` by head, then by group of a column.
 
     Groups of fewer than `MIN_GROUP` persons or photos with a prediction are left out.
     """
@@ -126,13 +126,13 @@ def compare_outputs(
 ) -> dict[str, ComparedError]:
     """Compares the absolute errors of two models by output.
 
-    The p-values are of `inference.paired_p` over persons or photos, with Holm's correction for the
-    number of outputs of a head.
+    The p-values are by `inference.paired_p` over persons or photos, with Holm's correction for the
+    number of outputs of a head. The results are for the K outputs in `second`.
 
     Args:
-        outputs: Of the model.
-        second: Of another model, of the same faces; perhaps without some outputs.
-        units: The persons or photos (N,).
+        outputs: The outputs of the model, with targets.
+        second: The outputs of another model for the same faces; it may lack some.
+        units: The person or photo of each face (N,).
     """
     shared = [outputs.names.index(name) for name in second.names]
     targets = outputs.targets[:, shared]
@@ -155,7 +155,7 @@ def compare_outputs(
 
 
 def _measure_mean(names: tuple[str, ...], variants: Sequence[HeadOutputs], weights: Array) -> Array:
-    """Returns measures (R, K, measures), means over variants, for weights (R, N)."""
+    """Returns measures (R, K, measures) for weights (R, N), averaged over variants."""
     measured = [_measure_outputs(names, outputs, weights) for outputs in variants]
     return np.asarray(np.mean(measured, axis=0))
 
@@ -174,10 +174,9 @@ def _measure_outputs(names: tuple[str, ...], outputs: HeadOutputs, weights: Arra
 
 
 def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face is drawn in bootstrap resamples of persons or photos.
+    """Yields how often each face is drawn in bootstrap resamples of units, in blocks (R, N).
 
-    `units` (N,) are the person or photo of each face. The counts (R, N) come in blocks; there are
-    none for fewer than `MIN_UNITS` persons or photos.
+    `units` (N,) is the person or photo of each face. Fewer than `MIN_UNITS` have no resamples.
     """
     count = int(units.max(initial=-1)) + 1
     if count < MIN_UNITS:

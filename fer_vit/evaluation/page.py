@@ -1,4 +1,4 @@
-"""The parts of a page of results, of `evaluate` and `compare`, and the files with them."""
+"""The parts of the page that `evaluate` and `compare` write, and its files."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from fer_vit.report.table import TableWriter, markdown
 from fer_vit.texts import json_text
 
 EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last
-CARD_KINDS = {  # why a face is worth a look
+CARD_KINDS = {  # why a face is shown, with the words of the page
     "mistake": "mistakes",
     "label": "likely wrong labels",
     "differ": "faces where the two differ",
@@ -27,50 +27,50 @@ CARD_KINDS = {  # why a face is worth a look
 
 
 class Section(NamedTuple):
-    """A table with what explains it."""
+    """A section of a page: a text, a table and charts."""
 
     title: str
     text: str = ""
-    rows: Sequence[Sequence[str]] = ()  # the head first; none: there is no table
-    lines: Sequence[str] = ()  # a list below the text
+    rows: Sequence[Sequence[str]] = ()  # the rows of the table, column names first; empty: no table
+    lines: Sequence[str] = ()  # items of a list below the text
     intervals: IntervalChart | None = None
     plots: Sequence[Plot] = ()
-    curves: Sequence[str] = ()  # the names of the curves in each plot
-    more: Sequence["Section"] = ()  # shown on request
+    curves: Sequence[str] = ()  # the name of each curve in the plots
+    more: Sequence["Section"] = ()  # sections that open on request
 
 
 class PageTable(NamedTuple):
-    """A file beside the page."""
+    """The content of a table file in the folder of the page."""
 
-    columns: dict[str, type]  # name and type, in order
+    columns: dict[str, type]  # the type of each column by name, in order
     rows: Sequence[Mapping[str, Any]]
 
 
 class Card(NamedTuple):
-    """A face of an evaluation as its page shows it: a picture, and what is written below it."""
+    """A face on the page of an evaluation: a picture and the text below it."""
 
-    picture: Pil.Image | None  # None when it cannot be read
+    picture: Pil.Image | None  # None when the image cannot be read
     name: str
     truth: int  # index of the label
-    guess: int
+    guess: int  # index of the prediction
     confidence: float
-    kinds: Sequence[str]  # which of `CARD_KINDS` it is
-    lines: Sequence[str]  # further text
+    kinds: Sequence[str]  # the keys of `CARD_KINDS` that apply
+    lines: Sequence[str]  # further lines of text
 
 
 class ResultsPage(NamedTuple):
-    """What a page and its Markdown contain."""
+    """The content of a page and of its Markdown file."""
 
     title: str
-    heading: str  # of the Markdown
-    generator: str  # the command
+    heading: str  # the heading of the Markdown file
+    generator: str  # the command that writes the page
     facts: Mapping[str, str]
     sections: Sequence[Section]
     note: str = ""
-    labels: Sequence[str] = ()  # of the confusion matrix
-    confusion: IntArray | None = None  # the faces by label and prediction (C, C); None: no labels
-    cards: Sequence[Card] = ()  # the faces to look at
-    left_out: int = 0  # number of such faces without a card
+    labels: Sequence[str] = ()  # the classes of the confusion matrix (C)
+    confusion: IntArray | None = None  # faces by label and prediction (C, C); None: no labels
+    cards: Sequence[Card] = ()  # faces to look at
+    left_out: int = 0  # number of faces to look at that have no card
 
 
 def write_files(
@@ -80,14 +80,14 @@ def write_files(
     tables: Mapping[str, PageTable] | None = None,
     overwrite: bool = True,
 ) -> tuple[str, str]:
-    """Writes Markdown, JSON and a page to a folder atomically.
+    """Writes a page, its Markdown and its JSON to a folder, atomically.
 
     Args:
         folder: The folder.
-        page: The content of the page and of the Markdown.
-        results: The content of the JSON.
-        tables: Further files, by name.
-        overwrite: Whether results may be replaced that another process has written meanwhile.
+        page: The content of the page and of its Markdown file.
+        results: The content of the JSON file.
+        tables: Further files, by file name.
+        overwrite: Whether to replace results that another process has written in the meantime.
 
     Returns:
         The Markdown, and a line with the names of the files.
@@ -97,12 +97,12 @@ def write_files(
         counts.update(card.kinds)
     kinds = {}
     for kind, name in CARD_KINDS.items():
-        if counts[kind] or kind == "mistake":  # 0 mistakes are shown, too
+        if counts[kind] or kind == "mistake":  # the page also shows that there are 0 mistakes
             kinds[kind] = name
 
-    # The page draws the matrix; Markdown has its table.
+    # Only Markdown needs the matrix as a table: the page draws the matrix.
     sections = list(page.sections)
-    shown: list[int] = []  # the labels that occur
+    shown: list[int] = []  # indices of the labels that occur
     if page.confusion is not None:
         sections.append(confusion_section(page.confusion, page.labels))
         shown = occurring(page.confusion)
@@ -148,7 +148,7 @@ def _page_as_markdown(
 
 
 def _section_blocks(section: Section, level: str) -> list[str]:
-    """Returns the blocks of a section as Markdown, of which some may be empty."""
+    """Returns the Markdown blocks of a section; some may be empty."""
     blocks = [f"{level} {section.title}", section.text]
     blocks.append("\n".join(f"- {printable(line)}" for line in section.lines))
     if section.rows:

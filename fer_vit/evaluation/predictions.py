@@ -1,4 +1,4 @@
-"""Tables of `predict` as faces: checked, and in the order of photos, frames and faces."""
+"""Reads tables of `predict` as faces: checks them, and sorts by photo, frame and face."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,19 +24,22 @@ from fer_vit.tables.paths import normal_path
 from fer_vit.tables.predicted import read_predicted
 from fer_vit.wording import format_counts
 
-BOX_MARGIN = 0.15  # margin of a picture on each side of a face's box, as a fraction of the box
+BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the box
 
 
 def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
-    """Reads a table, or a folder of tables, of `predict`; with `videos` also of frames.
+    """Reads a table of `predict`, or a folder of such tables.
 
-    Faces are in the order of path, frame and face, not of the rows. Raises FerVitError when the
-    table is incomplete, has a row twice, or a cell that does not fit its column.
+    `videos` allows frames of videos. Faces are sorted by path, frame and face, and may have another
+    order than the rows.
+
+    Raises:
+        FerVitError: The table is incomplete, a row occurs twice, or a cell does not fit its column.
     """
     table = read_predicted(path)
     check_rows(table, videos)
 
-    # rows in order
+    # sort the rows
     order = order_rows(table)
     if videos:
         check_times(table, order)
@@ -46,7 +49,7 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
     probabilities = np.where(predicted[:, None], table.shares[order], np.nan)  # (N, C)
     score = table.numbers.get("score", np.full(len(order), np.nan))[order]
 
-    # what was assumed and left out
+    # assumptions and omissions
     notes = [*table.notes]
     notes += _describe_rows(path, columns, probabilities, table.labels)
     notes += _describe_copies(path, columns, probabilities)
@@ -68,16 +71,16 @@ def read_predictions(path: Path, videos: bool = False) -> EvaluatedFaces:
 
 
 def find_uncertain(columns: Columns) -> Mask:
-    """Returns which rows (N,) of a table are uncertain faces.
+    """Returns whether each row (N,) of a table is an uncertain face.
 
-    Rows are, if their warning names it. Tables of 0.1 have no such warning: their rows, and those
-    of detectors in `DETECTORS`, also are by the score. The scores of other detectors have an
+    A row is uncertain if its warning states this. Tables of 0.1 have no such warning: rows of a
+    detector in `DETECTORS` are also uncertain by their score. Scores of other detectors have an
     unknown scale.
     """
     unknown = as_objects([None] * len(columns[PATH]))
     warnings = columns.get("warning", unknown)
     detectors = columns.get("detector", unknown)
-    score = np.array(columns.get("score", unknown), float)  # NaN without one
+    score = np.array(columns.get("score", unknown), float)  # NaN without a score
     sure_scores = {name: detector.sure_score for name, detector in DETECTORS.items()}
 
     named = [UNCERTAIN in str(cell).split(SEPARATOR) for cell in warnings]
@@ -89,10 +92,10 @@ def find_uncertain(columns: Columns) -> Mask:
 
 
 def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
-    """Returns the faces without uncertain ones in photos that have a certain face as well.
+    """Leaves out uncertain faces in photos that also have a certain face.
 
-    Such a face is often none, and a mean over both would count it as much as the certain one.
-    Frames of videos stay.
+    Such an uncertain face is often no face, but a mean over the photo's faces would give both the
+    same weight. Frames of videos stay.
     """
     uncertain = find_uncertain(faces.columns)
     photos = is_missing(find_moments(faces.columns))
@@ -109,7 +112,7 @@ def leave_out_uncertain(faces: EvaluatedFaces) -> EvaluatedFaces:
 
 
 def _facts(recorded: dict[str, str], columns: Columns) -> dict[str, str]:
-    """Returns how a table was made, by its record or else its rows, on printable lines."""
+    """Returns how a table was made as printable text, from its record, or from its rows."""
     facts = {**recorded}
     if not recorded:
         for name, values in _origins(columns).items():
@@ -119,7 +122,7 @@ def _facts(recorded: dict[str, str], columns: Columns) -> dict[str, str]:
 
 
 def _origins(columns: Columns) -> dict[str, list[str]]:
-    """Returns the different values of each column that records what made a row."""
+    """Returns the distinct values of each column that records how a row was made."""
     names = [field.name for field in ORIGIN_FIELDS if field.name in columns]
     return {name: sorted({*columns[name].tolist()} - {None}) for name in names}
 
@@ -158,7 +161,10 @@ def _describe_rows(
 def _describe_labels(
     path: Path, cells: NDArray[np.object_], probabilities: Array, labels: Sequence[str]
 ) -> list[str]:
-    """Returns lines about faces whose cell of `label` (N,) is empty, or not the most probable."""
+    """Returns lines about faces without a label, and labels that are not the most probable class.
+
+    `cells` (N,) is the column `label`; `probabilities` are (N, C).
+    """
     notes = []
     predicted = np.isfinite(probabilities[:, 0])
     unlabelled = predicted & is_missing(cells)
@@ -176,22 +182,23 @@ def _describe_labels(
     if less_probable.any():
         notes.append(
             f"{path.name}: in {less_probable.sum():,} of {predicted.sum():,} rows `label` is "
-            "not the most probable expression. Labels of people need another column."
+            "not the most probable expression. If people gave these labels, move them to another "
+            "column: `label` is the model's."
         )
     return notes
 
 
 def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list[str]:
-    """Returns a line if photos or clips of one file name have equal rows under several paths.
+    """Returns a line if photos or clips with one file name have equal rows under several paths.
 
-    They are one file twice, such as `a.png` and `/data/a.png` in tables that were joined. Rows are
-    in order. A file without any face is not compared.
+    Such paths probably name one file, such as `a.png` and `/data/a.png` in joined tables. Rows are
+    sorted by path. A file without any face is not compared.
     """
     predicted = np.isfinite(probabilities[:, 0])
     if not predicted.any():
         return []
     path_of_row = columns[PATH][predicted]
-    starts = np.flatnonzero(path_of_row[1:] != path_of_row[:-1]) + 1  # of all paths but the first
+    starts = np.flatnonzero(path_of_row[1:] != path_of_row[:-1]) + 1  # for all paths but the first
     paths = path_of_row[[0, *starts]].tolist()
     file_names = [normal_path(name).rpartition("/")[2].casefold() for name in paths]
     occurrences = Counter(file_names)
@@ -200,7 +207,7 @@ def _describe_copies(path: Path, columns: Columns, probabilities: Array) -> list
     rows = np.column_stack([probabilities[predicted], cells])
     rows_of_paths = np.split(rows, starts)
 
-    first: dict[tuple[str, bytes], str] = {}  # the first path of equal rows
+    first: dict[tuple[str, bytes], str] = {}  # the first path, by file name and rows
     copies = []
     for name, file_name, part in zip(paths, file_names, rows_of_paths, strict=True):
         if occurrences[file_name] == 1:

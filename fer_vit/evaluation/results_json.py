@@ -17,15 +17,17 @@ from fer_vit.report.estimate import plain_estimates
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns the results as results.json has them; a key without results is left out.
+    """Returns the content of results.json; keys without results are left out.
 
-    Functions that end in `entries` return several keys with their values, others a value.
+    In this file, functions `..._entries` return several keys with their values, and functions
+    `..._json` return the value of one key.
     """
     results = score_entries(evaluation)
     if evaluation.labelled is not None:
         results |= label_entries(evaluation.labelled)
     if evaluation.folds:
-        results["by_fold"] = group_rows(evaluation.folds)  # with `_`: scripts of users read it
+        # with `_`, since scripts of users read this key
+        results["by_fold"] = group_rows(evaluation.folds)
     results |= head_entries(evaluation)
     if evaluation.notes:
         results["notes"] = list(evaluation.notes)
@@ -52,7 +54,7 @@ def score_entries(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def label_entries(labelled: LabelResults) -> dict[str, Any]:
-    """Returns what labels show besides scores."""
+    """Returns the results that need labels, besides the scores."""
     results: dict[str, Any] = {}
     if labelled.by_votes:
         results["by votes"] = group_rows(labelled.by_votes)
@@ -134,7 +136,7 @@ def errors_json(errors: Mapping[str, ComparedError]) -> dict[str, Any]:
 
 
 def robust_heads_json(heads: Mapping[str, HeadResults]) -> dict[str, Any]:
-    """Returns the results of further heads on altered images; empty if none is requested."""
+    """Returns the results of further heads on altered images; empty if none were requested."""
     results = {}
     for head, value in heads.items():
         if value.robustness is not None:

@@ -1,7 +1,7 @@
-"""What a model reads from corrupted images.
+"""Predicts corrupted images.
 
-Corruptions cover, turn, blur or shrink faces, or change or remove landmarks. Every corrupted image
-is processed like by `fer-vit predict --face crop`: face and landmarks are detected again.
+Corruptions cover, turn, blur or shrink faces, or shift or remove landmarks. Every corrupted image
+is processed as by `fer-vit predict --face crop`: its face and landmarks are detected again.
 
 N faces, V variants of a corruption, C classes, K outputs of a head.
 """
@@ -42,24 +42,25 @@ EYE_REGIONS = ("right_eye", "left_eye")
 MOUTH_REGIONS = ("mouth",)
 UNALTERED = "unaltered"
 MOST_TURNED = "heads turned most"
-TURNED_SHARE = 0.1  # fraction of the faces that count as turned heads
+TURNED_SHARE = 0.1  # fraction of all faces that count as turned most
 
-# The longer side in pixels for which blur and shifts of landmarks are given; they are scaled.
+# Blur and shifts of landmarks are in pixels of an image with this longer side, in pixels.
 NOMINAL_SIDE = 48
 
-Change = Callable[[Image, Array], Image]  # changes an image, given its landmarks (5, 2)
+Change = Callable[[Image, Array], Image]  # returns a changed image; takes its landmarks (5, 2), too
 
 
 @dataclass(frozen=True, eq=False)
 class CorruptedCrops:
-    """Reads the crops of a manifest by the index of their row, changes them and finds their faces.
+    """Reads the crops of a manifest by row index, changes them, and finds their faces.
 
     Attributes:
         rows: The manifest.
-        landmarks: Of its rows (M, 5, 2); an average face replaces NaN.
-        finder: Finds the face in a crop.
-        change: Changes the image.
-        shift: Of each landmark in a random direction, as a fraction of the image's longer side.
+        landmarks: The landmarks of the rows (M, 5, 2); an average face replaces NaN.
+        finder: The finder of the face in a crop.
+        change: The change of the image; None: no change.
+        shift: The distance by which each landmark is moved in a random direction, as a fraction of
+            the image's longer side.
     """
 
     rows: Manifest
@@ -73,17 +74,17 @@ class CorruptedCrops:
         return f"image {index}"
 
     def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the face of a row as a crop; the status has the reason if there is none."""
+        """Yields the crop of a row's face; without a face, the status has the reason."""
         info = PhotoInfo(self.name(index), index=index)
         try:
             yield self.read(info)
         except ImageError as error:
             yield Item(no_faces([replace(info, status=str(error))]), [])
-        except (cv2.error, MemoryError):  # from an image of an odd shape, or a huge one
+        except (cv2.error, MemoryError):  # an image with an unusual shape, or a huge image
             yield Item(no_faces([replace(info, status="the image cannot be processed")]), [])
 
     def read(self, info: PhotoInfo) -> Item:
-        """Returns the face of a row, and its crop. The same image gets the same shifts."""
+        """Returns the face of a row and its crop; the same image always gets the same shifts."""
         image = self.changed_image(info.index)
         faces = self.finder.find(image, info)
         if self.shift:
@@ -106,7 +107,7 @@ class CorruptedCrops:
 
 
 def turn_image(image: Image, landmarks: Array, degrees: float) -> Image:
-    """Turns an image (H, W, 3) about its middle, counter-clockwise; the border is repeated."""
+    """Returns an image (H, W, 3), turned counter-clockwise about its middle, border repeated."""
     height, width = image.shape[:2]
     middle = ((width - 1) / 2, (height - 1) / 2)
     matrix = cv2.getRotationMatrix2D(middle, degrees, 1.0)
@@ -115,33 +116,33 @@ def turn_image(image: Image, landmarks: Array, degrees: float) -> Image:
 
 
 def blur_image(image: Image, landmarks: Array, sigma: float) -> Image:
-    """Blurs an image (H, W, 3) by a Gaussian of `sigma` pixels of `NOMINAL_SIDE`."""
+    """Returns an image (H, W, 3), blurred by a Gaussian; `sigma` is for `NOMINAL_SIDE`."""
     pixels = sigma * max(image.shape[:2]) / NOMINAL_SIDE
     return np.asarray(cv2.GaussianBlur(image, (0, 0), pixels), np.uint8)
 
 
 def shrink_image(image: Image, landmarks: Array, side: int) -> Image:
-    """Makes the longer side of an image (H, W, 3) `side` pixels long."""
+    """Returns an image (H, W, 3), shrunk so that its longer side has `side` pixels."""
     return resized(image, side)
 
 
 class Variant(NamedTuple):
     """A change of an image."""
 
-    change: Change | None  # None: there is none
-    turned: float = 0.0  # degrees by which faces are turned, clockwise
+    change: Change | None  # None: no change
+    turned: float = 0.0  # degrees by which the change turns faces clockwise
 
 
 class Corruption(NamedTuple):
     """How images are corrupted and processed."""
 
-    variants: Sequence[Variant]  # their results are averaged
+    variants: Sequence[Variant]  # results are averaged over the variants
     detector: Detector
     shift: float = 0.0  # see `CorruptedCrops`
 
 
 def corruptions(detector: Detector) -> dict[str, Corruption]:
-    """Returns every corruption by name; `detector` is used unless the name excludes it."""
+    """Returns every corruption by name; only "no detector" and "no landmarks" skip `detector`."""
     same = [Variant(None)]
     variants = {
         UNALTERED: same,
@@ -161,7 +162,7 @@ def corruptions(detector: Detector) -> dict[str, Corruption]:
 
 
 def both_turns(degrees: float) -> list[Variant]:
-    """Returns the turns counter-clockwise and clockwise."""
+    """Returns the turns by `degrees`, counter-clockwise and clockwise."""
     return [
         Variant(partial(turn_image, degrees=degrees), turned=-degrees),
         Variant(partial(turn_image, degrees=-degrees), turned=degrees),
@@ -169,23 +170,24 @@ def both_turns(degrees: float) -> list[Variant]:
 
 
 class Altered(NamedTuple):
-    """What a model reads from N faces that are corrupted in one way."""
+    """Predictions of N faces that are corrupted in one way."""
 
-    counts: Mask  # the faces that count (N,)
+    counts: Mask  # (N,), whether each face counts
     probabilities: Array  # (V, N, C)
-    values: Array  # of further heads, for the unaltered image (V, N, K), as `Recognizer.outputs`
+    values: Array  # (V, N, K), the `Recognizer.outputs`, turned back to the unaltered image
 
 
 class AlteredFaces(NamedTuple):
-    """What a model reads from N faces by corruption."""
+    """Predictions of N faces by corruption."""
 
-    columns: Sequence[str]  # of the K outputs of further heads
+    columns: Sequence[str]  # the columns of the K outputs of further heads
     readings: Mapping[str, Altered]
 
     def hits(self, truth: IntArray, labelled: Mask) -> dict[str, Array]:
-        """Returns how often the label (M,) of labelled faces is predicted (M,), by corruption.
+        """Returns the share of variants that predict the label of each face (M,), by corruption.
 
-        `labelled` (N,) are the M faces with a label. NaN: a face does not count.
+        `labelled` (N,) has whether each face is one of the M labelled faces; `truth` (M,) is the
+        index of each label. The share is NaN if a face does not count.
         """
         hits = {}
         for name, reading in self.readings.items():
@@ -201,14 +203,14 @@ def measure_robustness(
     only: Sequence[str] = (),
     merge: Merge | None = None,
 ) -> dict[str, Array]:
-    """Returns the accuracy on crops by corruption: (N,), NaN where a face does not count.
+    """Returns the accuracy of each crop (N,) by corruption; NaN where a face does not count.
 
     Args:
         model: The model.
         rows: The crops.
         truth: The index of the label of each crop (N,).
         only: The names of the corruptions. Default: all.
-        merge: New labels of the model's, see `predict_manifest`.
+        merge: The new label of each label of the model, see `predict_manifest`.
     """
     every = np.ones(len(rows), bool)
     return read_altered(model, rows, only, merge).hits(truth, every)
@@ -217,7 +219,7 @@ def measure_robustness(
 def read_altered(
     model: Recognizer, rows: Manifest, only: Sequence[str] = (), merge: Merge | None = None
 ) -> AlteredFaces:
-    """Returns what a model reads from crops; arguments as for `measure_robustness`."""
+    """Predicts crops, corrupted in each way; arguments as for `measure_robustness`."""
     landmarks = rows.landmarks()  # (N, 5, 2)
     matrix = None
     if merge is not None:
@@ -255,7 +257,10 @@ def read_altered(
 
 
 def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
-    """Returns the outputs (N, K) for images from those for images turned clockwise by `degrees`."""
+    """Returns the outputs (N, K) of unturned images.
+
+    `values` (N, K) are the outputs of the images, turned clockwise by `degrees`.
+    """
     turned = np.full(len(values), degrees)
     parts = [values[:, :0]]
     start = 0
@@ -267,7 +272,10 @@ def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
 
 
 def find_most_turned(landmarks: Array) -> Mask:
-    """Returns which heads (N,) are turned most to a side, by their landmarks (N, 5, 2) or NaN."""
+    """Returns whether each head (N,) is among those turned most to a side.
+
+    `landmarks` are (N, 5, 2), NaN where unknown.
+    """
     yaw = np.full(len(landmarks), np.nan)
     for row in np.flatnonzero(np.isfinite(landmarks).all((1, 2))):
         yaw[row] = _yaw(landmarks[row])
@@ -277,19 +285,19 @@ def find_most_turned(landmarks: Array) -> Mask:
 
 
 def _yaw(landmarks: Array) -> float:
-    """Returns by how many degrees a head with landmarks (5, 2) is turned to either side.
+    """Returns the degrees by which a head is turned to either side, from its landmarks (5, 2).
 
-    NaN: it has no pose.
+    The result is NaN if the landmarks have no pose.
     """
     pose = head_pose(landmarks)
     return np.nan if pose is None else abs(pose.yaw)
 
 
-def read_crops(model: Recognizer, reader: Reader, number: int) -> tuple[Array, Array]:
-    """Returns the probabilities (N, C) and the outputs (N, K) of N crops of one face."""
+def read_crops(model: Recognizer, reader: Reader, num_crops: int) -> tuple[Array, Array]:
+    """Returns the probabilities (N, C) and the outputs (N, K) of N crops with one face each."""
     probabilities = []
     values = []
-    for faces, batch in read_batches(reader, range(number), FACES_PER_PASS, cores() - 1):
+    for faces, batch in read_batches(reader, range(num_crops), FACES_PER_PASS, cores() - 1):
         for info in faces.infos:
             if info.status not in READ_STATUSES:
                 raise FerVitError(f"{info.path}: {info.status}.")

@@ -1,4 +1,4 @@
-"""Tables and charts of scores: a row for each set of faces."""
+"""Tables and charts of scores, with a row for each set of faces."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import IntervalChart, interval_chart
 
 LOSS_FORM = ".3f"
-MEANINGS_OF_SCORES = {  # of scores after accuracy, in the order of tables
+MEANINGS_OF_SCORES = {  # scores that tables have after the accuracy, in this order
     "macro F1": "the mean over the labels of F1, which combines recall and precision",
     "UAR": "the mean recall of the labels: each label counts the same, also a rare one",
     "calibration error": (
@@ -26,7 +26,7 @@ MEANINGS_OF_SCORES = {  # of scores after accuracy, in the order of tables
     ),
     "agreement of two annotators": (
         "the same for two annotators. The second draw may be the same annotator, so that two "
-        "different ones agree less"
+        "different annotators agree less"
     ),
     "accuracy where unambiguous": "the accuracy on the faces that are not ambiguous",
     "ambiguous": "faces for which several expressions, or none, are likely",
@@ -35,7 +35,7 @@ MEANINGS_OF_SCORES = {  # of scores after accuracy, in the order of tables
 ROBUSTNESS_TEXT = (
     "Every image is corrupted, and its face and landmarks are detected again, unless the row names "
     "another change. Difference: from the unaltered faces. Turns are the mean of both directions. "
-    "p: of the difference from the other model on the same faces, by a t test over persons or "
+    "p: for the difference from the other model on the same faces, by a t test over persons or "
     "photos, with Holm's correction for the number of rows."
 )
 
@@ -43,10 +43,10 @@ ROBUSTNESS_TEXT = (
 def score_table(
     head: str, rows: Mapping[str, Mapping[str, Cell]], form: str = ".1%"
 ) -> list[list[str]]:
-    """Returns a row for each set of faces, a column for each result that a row has.
+    """Returns a table with a row for each set of faces, and a column for each result of any row.
 
-    The recalls have a separate table. Scores that are a detail come last. `form` is of the means,
-    except for a cross-entropy.
+    Recalls are left out: they have their own table. `MEANINGS_OF_SCORES` come last. `form` is the
+    format of all means but the cross-entropy; `head` is the name of the first column.
     """
     known: list[str] = []
     for row in rows.values():
@@ -61,14 +61,14 @@ def score_table(
         cells = [title]
         for name in names:
             signed = name.startswith("difference") or title == "difference"
-            of_column = LOSS_FORM if name == "cross-entropy" else form
-            cells.append(cell(row.get(name), of_column, signed))
+            column_form = LOSS_FORM if name == "cross-entropy" else form
+            cells.append(cell(row.get(name), column_form, signed))
         table.append(cells)
     return table
 
 
 def cell(result: Cell | None, form: str = ".1%", signed: bool = False) -> str:
-    """Formats a result in a format such as ".1%", or a number, a p-value or text."""
+    """Formats an estimate by `form`, such as ".1%", or a number, a p-value or text."""
     if result is None or isinstance(result, str):
         return result or NO_RESULT
     if isinstance(result, int):
@@ -79,7 +79,7 @@ def cell(result: Cell | None, form: str = ".1%", signed: bool = False) -> str:
 
 
 def class_table(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> list[list[str]]:
-    """Returns faces, recall and precision of each expression that is a label or a prediction."""
+    """Returns the table of faces, recall and precision of each expression that occurs."""
     rows: dict[str, dict[str, Cell]] = {}
     for index in occurring(confusion):
         label = labels[index]
@@ -106,7 +106,7 @@ def group_chart(groups: Mapping[str, Group], score: str = "accuracy") -> Interva
 def altered_chart(
     altered: Mapping[str, AlteredMean], measure: str, form: str
 ) -> IntervalChart | None:
-    """Returns the chart of the means of altered images; `measure`: what they are of."""
+    """Returns the chart of the means of altered images; `measure` names the mean."""
     estimates = {}
     num_faces = {}
     for name, result in altered.items():

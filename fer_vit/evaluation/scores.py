@@ -1,6 +1,6 @@
-"""Scores of predictions with their intervals, and differences of two models.
+"""Scores of predictions with intervals, and differences between two models.
 
-A score is a function of sums over faces; `inference` makes its interval.
+A score is a function of sums over faces; `inference` computes its interval.
 
 Shapes: N faces, C classes, K columns.
 """
@@ -14,7 +14,7 @@ from fer_vit.evaluation.inference import Scale, Sums, bound, has_no_width, score
 from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray
 
-CALIBRATION_BINS = 15  # bins of the calibration error
+CALIBRATION_BINS = 15  # number of bins of the calibration error
 AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
 
 
@@ -26,13 +26,15 @@ def have_votes(targets: Array) -> bool:
 def contributions(
     probabilities: Array, targets: Array, votes: bool | None = None
 ) -> dict[str, Array]:
-    """Returns what each face adds to the sums of `scores` (N, K); both inputs are (N, C).
+    """Returns what each face adds to the sums of `scores` (N, K), by name.
 
-    `votes`: the targets are shares of votes, even if they are unanimous; None: see `have_votes`.
+    `probabilities` and `targets` are (N, C). `votes` is whether the targets are shares of votes,
+    which may be unanimous; None: see `have_votes`.
 
-    `truth`, `guess` and `hits` have a column for each class. `bins`: confidence less correctness in
-    the bin of the confidence. `model agrees` and `annotators agree`: the chance that the
-    prediction, or a second annotator, agrees with an annotator; NaN for labels without votes.
+    `truth`, `guess` and `hits` have a column for each class. `bins` has the confidence minus
+    correctness, in the column of the confidence's bin. `model agrees` and `annotators agree` are
+    the probability that the prediction, or a second annotator, agrees with an annotator; NaN for
+    labels without votes.
     """
     one_hot = np.eye(targets.shape[1])
     truth = one_hot[targets.argmax(1)]  # (N, C)
@@ -62,7 +64,7 @@ def contributions(
 
 
 def face_losses(probabilities: Array, targets: Array) -> Array:
-    """Returns the cross-entropy of each face (N,)."""
+    """Returns the cross-entropy of each face (N,); both inputs are (N, C)."""
     return np.asarray(-(targets * np.log(probabilities.clip(1e-12))).sum(1))
 
 
@@ -70,7 +72,7 @@ RECALL = "recall of "
 
 
 def recall_name(label: str) -> str:
-    """Returns the name of the recall of a class among the scores."""
+    """Returns the name that the recall of a class has among the scores."""
     return f"{RECALL}{label}"
 
 
@@ -80,13 +82,15 @@ def is_recall(name: str) -> bool:
 
 
 def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
-    """Returns every score (...) of the sums of `contributions` over faces.
+    """Computes every score (...) from the sums of `contributions` over faces, by name.
 
-    Accuracy; macro F1 and UAR, the mean recall, without classes that do not occur; expected
-    calibration error in 15 bins; cross-entropy against the targets; with votes, how often the
-    model, and a second annotator, agree with an annotator drawn by the targets (with replacement:
-    two different annotators of V agree less, by the share of pairs that disagree divided by V - 1);
+    The scores are the accuracy; macro F1 and unweighted average recall (UAR), without classes that
+    do not occur; the expected calibration error in 15 bins; the cross-entropy against the targets;
+    how often the model, and a second annotator, agree with a first annotator, if there are votes;
     and the recall of every class.
+
+    Annotators are drawn by the targets, with replacement. Two different annotators of V agree less,
+    by the share of pairs that disagree, divided by V - 1.
     """
     truth, guess, hits = sums["truth"], sums["guess"], sums["hits"]  # (..., C)
     faces = truth.sum(-1)
@@ -125,12 +129,13 @@ def score_faces(
     """Returns the scores of N faces with intervals, or their differences from a second model's.
 
     Args:
-        probabilities: Of the model (N, C).
-        targets: The fraction of the votes (N, C).
+        probabilities: The probabilities of the model (N, C).
+        targets: The fractions of the votes (N, C).
         labels: The names of the classes.
-        units: The persons or photos, as for `score_intervals`.
-        minus: The probabilities of a second model (N, C), whose scores are subtracted.
-        votes: As for `contributions`.
+        units: The person or photo of each face (N,), as for `score_intervals`.
+        minus: The probabilities of a second model (N, C), to subtract its scores; None: no second
+            model.
+        votes: Whether the targets are shares of votes, as for `contributions`.
     """
     values = contributions(probabilities, targets, votes)
     names = list(values)
@@ -149,19 +154,19 @@ def score_faces(
     of_recalls = {recall_name(name): label == index for index, name in enumerate(labels)}
     intervals = score_intervals(values, results, units, members=of_recalls)
 
-    # shares of faces that all agree need other bounds
+    # without exceptions, a share of faces needs other bounds than the bootstrap's
     scale: Scale = "share" if minus is None else "difference"
     every = np.ones(len(targets), bool)
     intervals["accuracy"] = bound(intervals["accuracy"], every, units, scale)
     for name, member in of_recalls.items():
         intervals[name] = bound(intervals[name], member, units, scale)
 
-    # these are no shares of faces
+    # these scores are no shares of faces
     for name in ("cross-entropy", *AGREEMENTS):
         intervals[name] = bound(intervals[name], every, units, "number")
 
-    # Each class counts equally in these, so that the class with the fewest faces limits what a
-    # result without exceptions shows.
+    # Macro F1 and UAR weight all classes equally. If no resample differs, the class with the fewest
+    # faces therefore sets the bounds.
     sizes = np.bincount(label)
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
     for name in ("macro F1", "UAR"):
@@ -169,14 +174,15 @@ def score_faces(
         bounded = bound(intervals[name], limiting, units, scale)
         intervals[name] = replace(bounded, num_faces=len(targets))
 
-    # Resamples add noise to each bin, whose absolute values only add up: no bootstrap covers it.
+    # Resamples add noise to each bin, and absolute values of noise only add up: a bootstrap
+    # interval of the calibration error would be too high.
     error = intervals["calibration error"]
     intervals["calibration error"] = replace(error, low=None, high=None)
     return intervals
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
-    """Counts faces (C, C), a row per true class, a column per predicted one."""
+    """Returns the number of faces (C, C) by true class (row) and predicted class (column)."""
     classes = targets.shape[1]
     cells = targets.argmax(1) * classes + probabilities.argmax(1)  # (N,)
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
@@ -188,11 +194,11 @@ def occurring(confusion: IntArray) -> list[int]:
 
 
 def suspect_labels(probabilities: Array, targets: Array) -> IntArray:
-    """Returns the faces whose label is likely wrong, the likeliest first, as pairs (M, 2).
+    """Returns pairs (M, 2) of a face whose label is likely wrong, and a better class.
 
-    A pair is the face and its better class. Confident learning (Northcutt et al. 2021,
-    arXiv:1911.00068): a class is likely for a face that has at least the mean probability of the
-    faces labelled with it. The model must not have been trained on these faces.
+    The most likely errors come first. Confident learning (Northcutt et al. 2021, arXiv:1911.00068):
+    a class is likely for a face if its probability is at least its mean probability over the faces
+    with this label. The model must not have been trained on these faces.
     """
     label = targets.argmax(1)  # (N,)
     sizes = np.bincount(label, minlength=targets.shape[1])  # (C,)

@@ -1,4 +1,4 @@
-"""The sections of an evaluation: results in words, scores, and scores by group."""
+"""The sections of the page of an evaluation: results in words, scores, and groups."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,7 +34,7 @@ from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.wording import counted
 
-MAX_RARE = 3  # labels of a kind that a sentence names
+MAX_RARE = 3  # most rare labels, and most other labels, that a sentence names
 
 VOTES_TEXT = "The accuracy by the number of annotators who chose the label of the face."
 CALIBRATION_TEXT = (
@@ -44,7 +44,7 @@ CALIBRATION_TEXT = (
 
 
 def evaluation_sections(evaluation: Evaluation, faces: EvaluatedFaces) -> list[Section]:
-    """Returns the sections of an evaluation: results in words, scores, and scores by group."""
+    """Returns the sections of the page of an evaluation."""
     scores = scores_section(evaluation, len(np.unique(faces.units)))
     heads = []
     compared_heads = evaluation.compared_heads or {}
@@ -109,22 +109,21 @@ def result_lines(evaluation: Evaluation, labelled: LabelResults) -> list[str]:
 
 
 def worst_lines(recalls: Mapping[str, Estimate], num_faces: Mapping[str, int]) -> list[str]:
-    """Returns which labels are found least often, up to the first one with many faces.
+    """Returns lines about the labels with the lowest recalls.
 
-    That one is only named if another label is found more often.
-
-    A rare label may be found less often than all others; its number of faces shows how much that
-    means.
+    They name the frequent label with the lowest recall (`MIN_GROUP` faces or more), and the rarer
+    labels with a lower recall. The number of faces shows how much such a recall means. The frequent
+    label is left out if no label has a higher recall.
 
     Args:
-        recalls: By label.
+        recalls: The recall of each label.
         num_faces: The number of faces with each label.
     """
     shares = {label: recall.mean for label, recall in recalls.items()}
-    if len({*shares.values()}) == 1:  # none is found less often than the others
+    if len({*shares.values()}) == 1:  # no label is found less often than another label
         return []
 
-    # of labels that are found equally often, the most frequent one comes first
+    # labels with equal recalls are sorted by descending number of faces
     ranking = sorted(shares, key=lambda label: (shares[label], -num_faces[label]))
     frequent = [label for label in ranking if num_faces[label] >= MIN_GROUP]
     last = frequent[0] if frequent else ranking[0]
@@ -148,9 +147,9 @@ def worst_lines(recalls: Mapping[str, Estimate], num_faces: Mapping[str, int]) -
     return lines
 
 
-def scores_section(evaluation: Evaluation, units: int) -> Section:
-    """Returns the table of scores, and what they mean; `units`: number of persons or photos."""
-    rows, text = _score_rows(evaluation, units)
+def scores_section(evaluation: Evaluation, num_units: int) -> Section:
+    """Returns the table of scores, with their meanings."""
+    rows, text = _score_rows(evaluation, num_units)
     table = score_table("", rows)
     lines = []
     for name, meaning in MEANINGS_OF_SCORES.items():
@@ -169,10 +168,10 @@ def scores_section(evaluation: Evaluation, units: int) -> Section:
     return Section("Scores", text, table, lines=unmeasured, more=[meanings])
 
 
-def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], str]:
+def _score_rows(evaluation: Evaluation, num_units: int) -> tuple[dict[str, Scores], str]:
     """Returns the rows of the table of scores, and the text above it.
 
-    `units` is the number of persons or photos.
+    `num_units` is the number of persons, or of photos where persons are unknown.
     """
     rows = {"all faces": evaluation.scores}
     text = (
@@ -180,11 +179,12 @@ def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], 
         "or over photos where persons are unknown. Fewer than "
         f"{MIN_UNITS} of these have none, unless all agree on a share."
     )
-    if units < MIN_UNITS:
-        text += f" Here there are {units}."
-    elif units < MIN_GROUP:
+    if num_units < MIN_UNITS:
+        text += f" Here there are {num_units}."
+    elif num_units < MIN_GROUP:
         text += (
-            f" With fewer than {MIN_GROUP} of these, here {units}, they are somewhat too narrow."
+            f" With fewer than {MIN_GROUP} of these, here {num_units}, the intervals are somewhat "
+            "too narrow."
         )
     if evaluation.without_near_duplicates is not None:
         rows["without near-duplicates"] = evaluation.without_near_duplicates
@@ -202,7 +202,7 @@ def _score_rows(evaluation: Evaluation, units: int) -> tuple[dict[str, Scores], 
 
 
 def class_section(scores: Scores, confusion: IntArray, labels: Sequence[str]) -> Section:
-    """Returns the table of `class_table`, and a chart of the recalls."""
+    """Returns the section with `class_table` and the chart of the recalls."""
     recalls = {}
     num_faces = {}
     for index in occurring(confusion):

@@ -1,4 +1,4 @@
-"""Collects what the page of an evaluation has: sections, faces to look at, and counts."""
+"""Assembles the page of an evaluation: sections, faces to look at, and counts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +30,8 @@ def write_results(
 ) -> str:
     """Writes `EVALUATION_FILES` and returns text to print.
 
-    `against`: another model's probabilities (N, C), NaN without a face. `overwrite`: as for
-    `write_files`.
+    `against` has another model's probabilities (N, C), NaN for an image without a face.
+    `overwrite` is as for `write_files`.
     """
     if against is None:
         against = np.full_like(faces.probabilities, np.nan)
@@ -68,7 +68,7 @@ def write_results(
 
 
 def count_persons_and_photos(faces: EvaluatedFaces) -> dict[str, int]:
-    """Returns the number of persons, and of the photos of faces without a person."""
+    """Returns the number of persons, and of photos of faces whose person is unknown."""
     persons = np.array(faces.columns.get("person", np.full(len(faces.paths), None)))
     known = np.array([person is not None for person in persons], bool)
     counts = {}
