@@ -1,4 +1,4 @@
 """Compares the expressions of persons between conditions or groups.
 
-Intervals and tests are over persons; the result is a page.
+Intervals and tests are over persons. The results are written as a page.
 """

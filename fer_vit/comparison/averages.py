@@ -1,4 +1,4 @@
-"""Means of groups of values, and of groups of angles.
+"""Means of values in groups, also of periodic values such as angles.
 
 N values, G groups.
 """
@@ -10,9 +10,9 @@ from fer_vit.heads import mean_direction, values_near
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
-    """Returns the mean (G, ...) of values (N, ...) in each group (N,); NaN do not count.
+    """Returns the mean (G, ...) of the values (N, ...) of each group; NaN values do not count.
 
-    A group without values has NaN.
+    `group` (N,) is the index of each value's group. A group without values has NaN.
     """
     finite = np.isfinite(values)
     sums = np.zeros((groups, *values.shape[1:]))
@@ -25,10 +25,11 @@ def average(values: Array, group: IntArray, groups: int) -> Array:
 
 
 def average_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
-    """Returns the mean (G,) of values (N,) with a period in each group (N,), without NaN.
+    """Returns the mean (G,) of the periodic values (N,) of each group; NaN values do not count.
 
-    -179 and 179 degrees have the mean 180. Means lie near their common direction, where -179 may be
-    181, so that they can be averaged and compared like other numbers.
+    `group` (N,) is the index of each value's group. Values are unwrapped around the direction of
+    their group, then averaged as numbers: -179 and 179 degrees have the mean 180. Group means are
+    unwrapped around their common direction, so that one mean can be subtracted from another.
     """
     near = values_near(values, find_directions(values, group, groups, period)[group], period)
     means = average(near, group, groups)  # (G,)
@@ -37,7 +38,7 @@ def average_directions(values: Array, group: IntArray, groups: int, period: floa
 
 
 def find_directions(values: Array, group: IntArray, groups: int, period: float) -> Array:
-    """Returns the mean direction (G,) of values (N,) with a period in each group (N,)."""
+    """Returns the mean direction (G,) of the periodic values (N,) of each group (N,)."""
     angles = 2 * np.pi / period * values
     sine = average(np.sin(angles), group, groups)
     cosine = average(np.cos(angles), group, groups)

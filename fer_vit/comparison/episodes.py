@@ -1,4 +1,4 @@
-"""The uninterrupted expressions of persons in clips, and what a study measures of them."""
+"""Episodes: the uninterrupted expressions of persons in clips, and their measures in a study."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -15,24 +15,25 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.people import MIN_VIDEO_SECONDS, Episode, People
 
-# Seconds below which nothing per minute is measured: a clip of one frame has no length.
+# Shorter clips, in seconds, have no measures: a clip of one frame has no length.
 SHORTEST_CLIP = 1e-3
 
 
 class ObservedEpisode(NamedTuple):
     """An uninterrupted expression in a clip."""
 
-    observation: int
+    observation: int  # index of the observation
     episode: Episode
 
 
 def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[ObservedEpisode]:
-    """Returns the uninterrupted expressions in clips, person by person.
+    """Returns the episodes of all clips, person by person.
 
-    `observations` (N,) are of the faces; -1: none, and its episodes are left out.
+    `observations` (N,) has the index of each face's observation. Episodes of faces without an
+    observation, -1, are left out.
     """
-    # An episode does not continue in another observation: each pair of observation and track counts
-    # as a track.
+    # An episode must not continue in another observation, so that each pair of an observation and a
+    # track becomes a track of its own.
     track = [track or 0 for track in faces.columns["track"]]
     pairs = np.column_stack([observations, track])  # (N, 2)
     owners, index = np.unique(pairs, axis=0, return_inverse=True)
@@ -53,23 +54,23 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[Observe
 
 
 def _rows(columns: Mapping[str, NDArray[Any]], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the cells of some columns (N,) row by row."""
+    """Yields the cells of the columns `names` (N,), row by row."""
     for cells in zip(*(columns[name] for name in names), strict=True):
         yield dict(zip(names, cells, strict=True))
 
 
 class EpisodeTotals(NamedTuple):
-    """Sums over the episodes of each of O observations (O,)."""
+    """Sums over the episodes of each observation (O,)."""
 
-    seconds: dict[str, Array]  # by label
-    episodes: dict[str, Array]  # their number by label
-    transitions: dict[str, Array]  # their number by "LABEL to LABEL"
+    seconds: dict[str, Array]  # total duration by label
+    episodes: dict[str, Array]  # number of episodes by label
+    transitions: dict[str, Array]  # number of transitions by "LABEL to LABEL"
 
 
 def add_episodes(
     episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
 ) -> EpisodeTotals:
-    """Adds up the episodes of a `number` O of observations."""
+    """Returns the totals of the episodes of each observation; their number O is `number`."""
     seconds = {label: np.zeros(number) for label in labels}
     counts = {label: np.zeros(number) for label in labels}
     transitions: dict[str, Array] = {}
@@ -90,7 +91,7 @@ def add_episodes(
 def clip_kinds(
     episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
 ) -> list[MeasureKind]:
-    """Returns the measures of clips with episodes, for a number O of observations."""
+    """Returns the measures of episodes for each observation; their number O is `number`."""
     totals = add_episodes(episodes, labels, number)
     clip_seconds = np.sum([*totals.seconds.values()], axis=0)  # (O,)
     too_short = clip_seconds < SHORTEST_CLIP
@@ -115,7 +116,7 @@ def clip_kinds(
 
 
 def duration_kind(values: dict[str, Array]) -> MeasureKind:
-    """Returns the durations of episodes (O,) by label as measures of clips."""
+    """Returns the mean durations of episodes (O,), by label, as a kind of measures."""
     return MeasureKind(
         title="Seconds per episode",
         phrase="the mean duration of an episode (seconds)",
@@ -128,7 +129,7 @@ def duration_kind(values: dict[str, Array]) -> MeasureKind:
 
 
 def rate_kind(values: dict[str, Array]) -> MeasureKind:
-    """Returns the rates of episodes (O,) by label as measures of clips."""
+    """Returns the rates of episodes (O,), by label, as a kind of measures."""
     return MeasureKind(
         title="Episodes per minute",
         phrase="the number of episodes per minute",
@@ -141,7 +142,7 @@ def rate_kind(values: dict[str, Array]) -> MeasureKind:
 
 
 def transition_kind(values: dict[str, Array]) -> MeasureKind:
-    """Returns the rates of transitions (O,) by "LABEL to LABEL" as measures of clips."""
+    """Returns the rates of transitions (O,), by "LABEL to LABEL", as a kind of measures."""
     return MeasureKind(
         title="Transitions per minute",
         phrase="the number of transitions per minute",
@@ -154,7 +155,7 @@ def transition_kind(values: dict[str, Array]) -> MeasureKind:
 
 
 def _touch(episode: Episode, following: Episode) -> bool:
-    """Returns whether an episode of the same person begins where the first ends."""
+    """Returns whether `following` is by the same person and begins where `episode` ends."""
     if episode.path != following.path or episode.track != following.track:
         return False
     return abs(following.start - episode.end) < MIN_VIDEO_SECONDS

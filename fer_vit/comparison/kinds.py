@@ -1,6 +1,6 @@
-"""The kinds of measures of a study: their values, and how pages, tables and sentences name them.
+"""Kinds of measures of a study: their values, and their names in pages, tables and sentences.
 
-Here are the measures of faces: probabilities, shares of labels and outputs of further heads.
+This file has the measures of faces: probabilities, shares of labels and outputs of further heads.
 `comparison/episodes.py` has the measures of clips.
 
 N faces, C expressions, O observations.
@@ -19,7 +19,7 @@ from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
 from fer_vit.tables.cells import is_missing
 
-# Titles of what is compared.
+# Titles of kinds of measures.
 CHANGE_TITLE = "Change of the probability from rest"
 SHARE_TITLE = "Share of faces with the label"
 
@@ -29,18 +29,18 @@ class MeasureKind:
     """Measures of one kind, such as the mean probability of each expression.
 
     Attributes:
-        title: Of its section of the page and of its part of results.json.
-        phrase: What was measured, with its scale.
-        subject: Of a sentence, before the name of a measure: what is higher or lower.
-        prefix: Of the columns of measures.csv.
-        form: Format of the values, such as ".3f"; "+.3f" for changes.
-        unit: Of a difference in a sentence, with the space before it; empty: none.
-        values: By measure, of each photo or clip (O,), NaN where there is none. Before
-            `average_kind`, of each face (N,).
-        low: No value is smaller.
-        high: No value is larger.
-        period: Difference of values that mean the same, such as 360 degrees; None: equal values
-            alone do.
+        title: The title of a section of the page, and the key of results.json.
+        phrase: The quantity that was measured, with its scale.
+        subject: The beginning of a sentence about what is higher or lower; the name of the measure
+            follows.
+        prefix: The prefix of the columns of measures.csv.
+        form: The format of the values, such as ".3f"; "+.3f" for changes.
+        unit: The unit of a difference in a sentence, with a space before it; empty without a unit.
+        values: The values by measure: one for each photo or clip (O,), NaN where there is none.
+            Before `average_kind`, one for each face (N,).
+        low: The lowest possible value.
+        high: The highest possible value.
+        period: The period of the values, such as 360 degrees; None: values are not periodic.
         of_head: Whether the measures are outputs of a further head.
     """
 
@@ -58,20 +58,21 @@ class MeasureKind:
 
     @property
     def titles(self) -> dict[str, str]:
-        """How pages name the measures."""
+        """The name of each measure on pages."""
         return output_titles(self.values) if self.of_head else {name: name for name in self.values}
 
 
 def clip_seconds(faces: EvaluatedFaces) -> Array:
-    """Returns the time of each face in its clip (N,); NaN in a photo."""
+    """Returns the time of each face in its clip (N,), in seconds; NaN for a photo."""
     cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
     return np.asarray(cells.astype(float))
 
 
 def average_kind(kind: MeasureKind, observation: IntArray, number: int) -> MeasureKind:
-    """Returns measures of N faces as their means in each of a `number` O of observations.
+    """Returns the kind with the means (O,) of each observation instead of values of faces (N,).
 
-    `observation` (N,) is the observation of each face.
+    `observation` (N,) is the index of each face's observation, and `number` the number O of
+    observations.
     """
     means = {}
     for name, values in kind.values.items():
@@ -98,7 +99,7 @@ def probability_kind(labels: Sequence[str], probabilities: Array) -> MeasureKind
 
 
 def probability_change_kind(labels: Sequence[str], changes: Array, rest: Rest) -> MeasureKind:
-    """Returns the changes of the probabilities from rest (N, C) as measures of faces."""
+    """Returns the changes (N, C) of the probabilities from rest as measures of faces."""
     values = dict(zip(labels, changes.T, strict=True))
     return MeasureKind(
         title=CHANGE_TITLE,
@@ -114,7 +115,7 @@ def probability_change_kind(labels: Sequence[str], changes: Array, rest: Rest) -
 
 
 def share_kind(values: dict[str, Array]) -> MeasureKind:
-    """Returns whether faces have each label, see `label_shares`, as measures of faces."""
+    """Returns the values of `label_shares` as measures of faces."""
     return MeasureKind(
         title=SHARE_TITLE,
         phrase="the share of faces with this label",
@@ -128,7 +129,10 @@ def share_kind(values: dict[str, Array]) -> MeasureKind:
 
 
 def read_heads(faces: EvaluatedFaces, resting: RestInClips | None) -> dict[str, dict[str, Array]]:
-    """Returns the outputs of further heads by head and name (N,), or their change from rest."""
+    """Returns the outputs (N,) of further heads, by head, then by name.
+
+    With `resting`, changes from rest replace the outputs.
+    """
     heads: dict[str, dict[str, Array]] = {}
     for head, names in outputs_of([*faces.columns]).items():
         heads[head] = {}
@@ -143,9 +147,10 @@ def read_heads(faces: EvaluatedFaces, resting: RestInClips | None) -> dict[str, 
 def head_kinds(
     heads: Mapping[str, Mapping[str, Array]], used: Mask, rest: Rest | None
 ) -> list[MeasureKind]:
-    """Returns the outputs of heads as measures of the `used` faces (N,), where any has a value.
+    """Returns the outputs of heads as measures of the faces in the mask `used` (N,).
 
-    `heads` has their values (N,), or with `rest` the changes, by head and output.
+    An output without any value is left out. `heads` is as `read_heads` returns it; with `rest`, it
+    has changes from rest.
     """
     kinds = []
     for head, outputs in heads.items():
@@ -166,7 +171,7 @@ def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
     """Returns the outputs of a head as measures of faces."""
     low = head.low
     high = head.high
-    if head.period is not None:  # near 179 degrees, -179 is 181
+    if head.period is not None:  # unwrapped values have no bounds: -179 degrees may be 181
         low = -np.inf
         high = np.inf
     return MeasureKind(
@@ -185,7 +190,7 @@ def head_kind(head: Head, values: dict[str, Array]) -> MeasureKind:
 
 
 def change_from_rest(kind: MeasureKind, rest: Rest) -> MeasureKind:
-    """Returns the kind of the changes of measures from rest, which are its values."""
+    """Returns the kind for values that are changes from rest."""
     span = kind.high - kind.low
     return replace(
         kind,

@@ -1,7 +1,7 @@
 """Differences between conditions by a linear mixed model with robust standard errors.
 
-O observations of P persons under C conditions; K cells: a person in a condition; R cells of a
-person.
+O observations of P persons under C conditions. A cell is a person in a condition: there are K
+cells, and R cells of each person.
 """
 
 import warnings
@@ -29,34 +29,37 @@ class CellMeans(NamedTuple):
     person: IntArray  # (K,), an index; ascending
     condition: IntArray  # (K,)
     mean: Array  # (K,)
-    observations: Array  # (K,), their number
-    effects: Array  # (K, C), the intercept and an indicator of each condition but the first
+    observations: Array  # (K,), the number of observations
+    effects: Array  # (K, C), the intercept, and an indicator of each condition but the first
 
 
 class Variances(NamedTuple):
     """The estimated variances of a mixed model, relative to the variance of the values."""
 
-    random_effects: Array  # covariance (C, C) of the effects of persons; 0 without them
-    residual: float
+    random_effects: Array  # (C, C), covariance of the effects of persons; 0 without effects
+    residual: float  # variance of the residuals
 
 
 def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TTest | NoTest]:
-    """Fits values (O,) by condition (O,) with random effects of persons (O,): REML of statsmodels.
+    """Returns a test of each condition but the first: its mean minus the first condition's mean.
 
-    Persons with several values in a condition have random slopes besides intercepts: without
-    slopes, 19 of 100 simulated studies without a difference, in which persons respond differently,
-    had p < 0.05.
+    Values (O,) depend on the condition (O,) and have random effects of the person (O,): statsmodels
+    fits them by REML.
+
+    If persons have several values in a condition, they have random slopes besides random
+    intercepts. Without slopes, 19 of 100 simulated studies had p < 0.05, although persons responded
+    differently and conditions did not differ.
 
     Standard errors are cluster-robust by person, with the bias reduction CR2 and the Satterthwaite
-    degrees of freedom of Bell & McCaffrey (2002). They need no correct estimate of the variances,
-    which have a bound at 0 and are uncertain for few persons. With equal numbers of values in two
-    conditions, the test equals the paired t test of the means of persons.
-
-    Returns a test of each condition but the first, minus the first.
+    degrees of freedom of Bell & McCaffrey (2002). Such errors hold without a correct estimate of
+    the variances: estimated variances have a bound at 0 and are uncertain for few persons. With
+    equal numbers of values in two conditions, the test equals the paired t test of the means of
+    persons.
     """
     conditions = range(condition.max() + 1)
-    compared = conditions[1:]  # with the first
-    counts = [len(np.unique(person[condition == index])) for index in conditions]  # of persons
+    compared = conditions[1:]  # each is compared with the first condition
+    # number of persons in each condition
+    counts = [len(np.unique(person[condition == index])) for index in conditions]
     without_test: dict[int, NoTest] = {}  # by condition
     for index in compared:
         if min(counts[0], counts[index]) < MIN_PERSONS:
@@ -90,7 +93,7 @@ def average_cells(values: Array, person: IntArray, condition: IntArray) -> CellM
 
 
 def fixed_effects(condition: IntArray) -> Array:
-    """Returns (..., C): the intercept, and an indicator of each condition (...,) but the first."""
+    """Returns the intercept, and an indicator of each condition but the first: (..., C)."""
     effects = np.eye(condition.max() + 1)[condition]
     effects[:, 0] = 1
     return effects
@@ -99,11 +102,12 @@ def fixed_effects(condition: IntArray) -> Array:
 def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Variances:
     """Estimates the variances of values (O,) by person (O,) and condition (O,).
 
-    The first model that converges is used: with slopes, then with intercepts. If none does, there
-    are no random effects, as where persons do not differ. Slopes need persons in several
-    conditions, and with several values in one.
+    The model with slopes is used if it converges, else the model with intercepts. If neither model
+    converges, there are no random effects, as if persons did not differ. Slopes need persons in
+    several conditions, and several values in a condition.
     """
-    from statsmodels.regression.mixed_linear_model import MixedLM  # it may not be installed
+    # not at the top, since the extra `stats` may be missing
+    from statsmodels.regression.mixed_linear_model import MixedLM
 
     effects = fixed_effects(condition)  # (O, C)
     intercepts = effects[:, :1]
@@ -114,7 +118,7 @@ def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Varia
         candidates = [effects, intercepts]
 
     covariance = np.zeros((effects.shape[1], effects.shape[1]))
-    standard = values / values.std()  # the optimizers stop by absolute changes
+    standard = values / values.std()  # scaled, since the optimizers stop by absolute changes
     for random_effects in candidates:
         with warnings.catch_warnings(action="ignore"):  # a variance of 0 is a valid result
             try:
@@ -138,12 +142,12 @@ class WeightedPerson(NamedTuple):
 
 
 class RobustFit(NamedTuple):
-    """Least squares of independent cells, and what its robust standard errors are made of."""
+    """A weighted least squares fit, and the parts of its robust standard errors."""
 
-    estimate: Array  # (C,), of the effects
+    estimate: Array  # (C,), the estimated effects
     bread: Array  # (C, C), the inverse of effects' effects
     persons: list[WeightedPerson]
-    weights: list[Array]  # of each person's cells in the estimate, adjusted by CR2, P times (R, C)
+    weights: list[Array]  # P times (R, C), the weights of cells in the estimate, adjusted by CR2
     scores: Array  # (P, C), the weights times the residuals
 
 
@@ -195,7 +199,7 @@ def _fit_robust(persons: list[WeightedPerson], bread: Array) -> RobustFit:
 
 
 def _inverse_root(leverage: Array) -> Array:
-    """Returns (I - leverage)^(-1/2) (R, R), the adjustment CR2; 0 where no residual is left."""
+    """Returns the adjustment CR2, (I - leverage)^(-1/2) (R, R); 0 where no residual is left."""
     values, vectors = np.linalg.eigh(np.eye(len(leverage)) - leverage)
     roots = np.zeros(len(values))
     positive = values > ROUNDING_ERROR
@@ -204,7 +208,7 @@ def _inverse_root(leverage: Array) -> Array:
 
 
 def _test_effect(fit: RobustFit, index: int) -> TTest | NoTest:
-    """Tests one of the C effects."""
+    """Returns the test of the effect at `index`."""
     error = float(np.sqrt((fit.scores[:, index] ** 2).sum()))
     if error < ROUNDING_ERROR:
         return NoTest(ALL_EQUAL)
@@ -226,19 +230,20 @@ def _test_effect(fit: RobustFit, index: int) -> TTest | NoTest:
 
 
 def _satterthwaite(fit: RobustFit, index: int) -> float:
-    """Returns the degrees of freedom of the standard error of one of the C effects.
+    """Returns the degrees of freedom of the standard error of the effect at `index`.
 
-    They are trace(G)^2 / trace(G^2) of G = diag(squares) - cross bread cross'. The expectation of
-    the squared error is trace(G), and G^2 gives its variance: Bell & McCaffrey 2002.
+    The degrees of freedom are trace(G)^2 / trace(G^2), for G = diag(squares) - cross bread cross'.
+    The squared error has the expectation trace(G); its variance is given by trace(G^2): Bell &
+    McCaffrey 2002.
     """
-    squares = np.empty(len(fit.persons))  # (P,), of the norms of the weights
+    squares = np.empty(len(fit.persons))  # (P,), the squared norms of the weights
     cross = np.empty((len(fit.persons), len(fit.bread)))  # (P, C)
     for row, (weight, person) in enumerate(zip(fit.weights, fit.persons, strict=True)):
         squares[row] = weight[:, index] @ weight[:, index]
         cross[row] = weight[:, index] @ person.effects
 
     inner = fit.bread @ (cross.T @ cross)  # (C, C)
-    diagonal = ((cross @ fit.bread) * cross).sum(1)  # (P,), of cross bread cross'
+    diagonal = ((cross @ fit.bread) * cross).sum(1)  # (P,), the diagonal of cross bread cross'
     trace = squares.sum() - np.trace(inner)
     trace_of_square = (squares**2).sum() - 2 * squares @ diagonal + np.trace(inner @ inner)
     return float(trace**2 / trace_of_square)

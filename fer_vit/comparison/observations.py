@@ -1,4 +1,4 @@
-"""Makes a study of predictions: the faces of each photo or clip are averaged."""
+"""Makes a study from predictions: averages the faces of each photo or clip."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -31,9 +31,9 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.tables.cells import is_missing
 
-MAX_CONDITIONS = 20  # they have 190 pairs; 50 have 1,225, which take minutes
-MAX_BESIDE_BASELINE = 50  # conditions that are compared with a baseline alone
-LATE_START = 0.5  # seconds; clips that begin later are named with a rest or a grid
+MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
+MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
+LATE_START = 0.5  # seconds; a note names clips that begin later
 
 
 def make_study(
@@ -43,20 +43,29 @@ def make_study(
     baseline: str | None = None,
     rest: Rest | None = None,
 ) -> Study:
-    """Averages faces by condition and person.
+    """Returns a study: the faces, averaged by photo or clip, with their persons and conditions.
 
-    Means, and their changes from rest, are of the values before smoothing, which would mix rest and
-    the frames beside it. Only `probabilities`, for series, are smoothed where the table has them
-    so.
+    Means and their changes from rest use the values before smoothing, since smoothing would mix
+    rest with the frames beside it. Only `Study.probabilities`, for series, are smoothed if the
+    table has smoothed values.
 
-    With `rest`, probabilities are changes from the mean over this interval of the same clip and
-    person; faces within it serve for nothing else. Raises FerVitError without two conditions, the
-    baseline, or a face in the interval.
+    With `rest`, the mean over this interval of the same clip and person is subtracted from
+    probabilities and outputs. Faces within the interval are used for nothing else.
+
+    Args:
+        faces: The predictions (N).
+        by: The column with the conditions.
+        person: The column with the persons.
+        baseline: The condition to compare with all others; None: all pairs are compared.
+        rest: The interval of rest in each clip; None: nothing is subtracted.
+
+    Raises:
+        FerVitError: There are fewer than two conditions, no baseline, or no face in the interval.
     """
     assigned = faces.predicted & _have_cells(faces, person, by)
     seconds = clip_seconds(faces)  # (N,)
     selected = _select_faces(faces, assigned, seconds, person, rest)
-    measured = faces.take(selected.used)  # M of the N faces
+    measured = faces.take(selected.used)  # M faces
     observations = _observe(measured, by, person, baseline)
     conditions = {}
     for index, name in enumerate(observations.conditions):
@@ -85,16 +94,16 @@ def make_study(
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
-            *describe_faceless(faces, [person]),  # `without_face` has the conditions
+            *describe_faceless(faces, [person]),  # `without_face` reports conditions
             *note_several(measured, person),
         ),
     )
 
 
 def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
-    """Returns a line if several faces of a photo or frame are of one person, which is unusual.
+    """Returns a line if several faces of a photo or frame belong to one person.
 
-    These may be other people, whose faces then count as the person's.
+    Some of these faces may be other people's.
     """
     moments = find_moments(measured.columns)
     persons = measured.columns[person]
@@ -111,16 +120,16 @@ def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
 def count_without_face(
     faces: EvaluatedFaces, seconds: Array, by: str, person: str, rest: Rest | None
 ) -> dict[str, int]:
-    """Returns by condition the number of photos and frames of persons in which no face was found.
+    """Returns, by condition, the number of photos and frames of persons without a face.
 
-    `seconds` (N,) are their times in clips. Frames within the interval of `rest` do not count, nor
-    files that cannot be read.
+    `by` and `person` are columns. `seconds` (N,) is the time of each row in its clip, NaN for a
+    photo. Frames within the interval of `rest` do not count, nor do files that cannot be read.
     """
-    named = _have_cells(faces, person, by)
+    assigned = _have_cells(faces, person, by)
     searched = np.ones(len(faces.predicted), bool)
     if "status" in faces.columns:
         searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
-    empty = named & ~faces.predicted & searched  # (N,)
+    empty = assigned & ~faces.predicted & searched  # (N,)
     if rest:
         empty &= ~rest.contains(seconds)
     return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
@@ -129,8 +138,8 @@ def count_without_face(
 def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
     """Returns the first time of each clip that begins later than `LATE_START`.
 
-    The times of recordings (.mts, .ts) often begin above 0, and the times of a part at its start.
-    `paths` and `seconds` (N,) are of all rows, also without a face; NaN in a photo.
+    The times of recordings (.mts, .ts) often begin above 0, and so do those of a part of a clip.
+    `paths` and `seconds` (N,) include rows without a face; the seconds of a photo are NaN.
     """
     first: dict[str, float] = {}
     for path, time in zip(paths, seconds, strict=True):
@@ -140,22 +149,22 @@ def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
 
 
 class Selected(NamedTuple):
-    """Which of N faces a study measures."""
+    """The faces that a study measures, and their probabilities for series."""
 
-    used: Mask  # (N,)
-    probabilities: Array  # (N, C), smoothed in clips; or their change from rest
-    resting: RestInClips | None  # of the N faces
-    without_rest: tuple[str, ...]  # the photos and clips that have no face in the interval
+    used: Mask  # (N,), whether each face is measured
+    probabilities: Array  # (N, C), smoothed in clips, or changes from rest
+    resting: RestInClips | None  # the rest of all N faces; None without a rest
+    without_rest: tuple[str, ...]  # photos and clips without a face in the interval
 
 
 def _select_faces(
     faces: EvaluatedFaces, assigned: Mask, seconds: Array, person: str, rest: Rest | None
 ) -> Selected:
-    """Selects the faces to measure of those with a person and condition, `assigned` (N,).
+    """Selects the faces to measure among the `assigned` faces (N,).
 
-    With `rest`, they are those outside of rest whose clip has a face in it, of which the mean is
-    subtracted. Faces without a condition count as rest, too. Raises FerVitError if no face is
-    selected.
+    Assigned faces have a person and a condition. With `rest`, a face is measured if it is outside
+    of the interval and its clip has a face within. Faces without a condition count as rest, too.
+    Raises FerVitError if no face is selected.
     """
     probabilities = _smoothed_probabilities(faces)  # (N, C)
     if rest is None:
@@ -175,15 +184,15 @@ def _select_faces(
 
 
 class Observations(NamedTuple):
-    """M measured faces as O observations: each of a person, in a condition, in a photo or clip."""
+    """O observations: the faces of one person in one condition and one photo or clip."""
 
-    conditions: list[str]  # their names in order, the baseline first
-    person_names: list[str]  # (P,)
-    condition: IntArray  # (O,), an index
-    person: IntArray  # (O,), an index
+    conditions: list[str]  # names in order, the baseline first
+    person_names: list[str]  # names (P,) in order
+    condition: IntArray  # (O,), the index of the condition
+    person: IntArray  # (O,), the index of the person
     paths: list[str]  # (O,), the photo or clip
     face_counts: IntArray  # (O,), the number of faces
-    of_face: IntArray  # (M,), the observation of each face
+    of_face: IntArray  # (M,), the index of each measured face's observation
 
 
 def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | None) -> Observations:
@@ -216,9 +225,9 @@ def _measure_kinds(
     selected: Selected,
     observations: Observations,
 ) -> list[MeasureKind]:
-    """Returns what was measured of each observation: first of its faces, then of its episodes.
+    """Returns the measures of each observation: measures of faces, then of episodes.
 
-    `measured` are the selected ones of the N faces.
+    `measured` are the M faces that `selected` has chosen from the N `faces`.
     """
     used = selected.used
     resting = selected.resting
@@ -227,11 +236,11 @@ def _measure_kinds(
         probabilities = probability_change_kind(faces.labels, changes[used], resting.rest)
     else:
         probabilities = probability_kind(faces.labels, measured.probabilities)
-    of_faces = [probabilities, share_kind(label_shares(measured))]
-    of_faces += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
+    face_kinds = [probabilities, share_kind(label_shares(measured))]
+    face_kinds += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
 
     number = len(observations.paths)
-    kinds = [average_kind(kind, observations.of_face, number) for kind in of_faces]
+    kinds = [average_kind(kind, observations.of_face, number) for kind in face_kinds]
     if SMOOTHED_LABEL in faces.columns:
         observation = np.full(len(used), -1)  # (N,)
         observation[used] = observations.of_face
@@ -266,14 +275,14 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
 
 
 def _have_cells(faces: EvaluatedFaces, person: str, by: str) -> Mask:
-    """Returns which faces (N,) have a person and a condition."""
+    """Returns whether each face (N,) has a person and a condition."""
     return ~is_missing(faces.columns[person]) & ~is_missing(faces.columns[by])
 
 
 def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
-    """Returns the index of each face's clip (N,): equal for one person in one file.
+    """Returns the index of each face's clip (N,): one clip for each person in each file.
 
-    -1 for a row without a face, or without a person in the column `person`.
+    The index is -1 for a row without a face, or without a person in the column `person`.
     """
     names = faces.columns[person]
     named = faces.predicted & ~is_missing(names)  # (N,)
@@ -286,7 +295,7 @@ def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
 
 
 def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
-    """Returns the probabilities (N, C), in clips smoothed where the table has them smoothed."""
+    """Returns the probabilities (N, C); smoothed values of clips replace the others."""
     probabilities = faces.probabilities.copy()
     for index, label in enumerate(faces.labels):
         cells = faces.columns.get(SMOOTHED + label)

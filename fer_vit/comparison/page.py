@@ -62,8 +62,8 @@ SYNCHRONY = (
     "mean of all others, which is higher. All persons of a condition must have seen the same."
 )
 MAX_DRAWN_BINS = 500  # bins of a curve on the page
-MAX_ROWS = 12  # differences that a section shows at once
-MAX_CHARTED = 10  # which it shows of more
+MAX_ROWS = 12  # most differences that a section shows at once
+MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
 
 
 def write_comparison(
@@ -73,9 +73,10 @@ def write_comparison(
     results: Results,
     overwrite: bool = True,
 ) -> str:
-    """Writes results.json, results.md, index.html and tables; returns methods and warnings.
+    """Writes results.json, results.md, index.html and tables; returns text to print.
 
-    `overwrite`: as for `write_files`.
+    The text has the methods, missing tests and the names of the files. `overwrite` is as for
+    `write_files`.
     """
     method_lines = methods(facts, study, results)
     shown = replace(results, outcomes=[outcome.with_titles() for outcome in results.outcomes])
@@ -101,7 +102,7 @@ def write_comparison(
 
 
 def study_sections(study: Study, results: Results, method_lines: Sequence[str]) -> list[Section]:
-    """Returns the parts of the page: a section for each kind of measures, and the methods."""
+    """Returns the sections of the page: one for each kind of measures, then further results."""
     expressions = study.kinds[0]
     sections = [outcome_section(outcome) for outcome in results.outcomes]
     if results.courses:
@@ -139,14 +140,14 @@ def counts_table(study: Study) -> list[list[str]]:
 
 
 def outcome_lines(outcome: Outcome) -> list[str]:
-    """Returns the results of an outcome in words, and why comparisons are missing."""
+    """Returns the results of an outcome in words, and the reasons of missing tests."""
     lines = sentences(outcome.kind, outcome.comparisons)
     lines += missing_lines(outcome.kind.title, outcome.comparisons)
     return lines
 
 
 def outcome_section(outcome: Outcome) -> Section:
-    """Returns the results of one kind of measures: in words, as differences, then the rest."""
+    """Returns the section about one kind of measures: words, differences, tests and means."""
     kind = outcome.kind
     tested = outcome.tested
     text = f"Measured: {kind.phrase}."
@@ -181,14 +182,14 @@ def outcome_section(outcome: Outcome) -> Section:
 
 
 def clearness(comparison: ContrastTest[TTest]) -> float:
-    """Returns the size of a difference by the width of its interval."""
+    """Returns the size of a difference, divided by the width of its interval."""
     difference = comparison.test.difference
     width = difference.high - difference.low
     return abs(difference.mean) / width if width else math.inf
 
 
 def means_section(outcome: Outcome) -> Section:
-    """Returns the means of measures with the standard deviation of persons."""
+    """Returns the section with the means of measures and the standard deviations of persons."""
     form = outcome.kind.form
     deviation_form = form.removeprefix("+")
     columns = [""]
@@ -210,7 +211,7 @@ def means_section(outcome: Outcome) -> Section:
 
 
 def mixed_section(expressions: MeasureKind, comparisons: Sequence[Comparison[TTest]]) -> Section:
-    """Returns the differences of expressions by the mixed model."""
+    """Returns the section with the differences of expressions by the mixed model."""
     return Section(
         title=f"{expressions.title}: mixed model",
         text=MIXED_NOTE,
@@ -221,7 +222,7 @@ def mixed_section(expressions: MeasureKind, comparisons: Sequence[Comparison[TTe
 
 
 def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Section:
-    """Returns the ICC(1) of expressions."""
+    """Returns the section with the ICC(1) of expressions."""
     return Section(
         title=f"{expressions.title}: ICC(1)",
         text=ICC,
@@ -231,7 +232,7 @@ def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Secti
 
 
 def synchrony_section(synchrony: Estimates) -> Section:
-    """Returns the synchrony of expressions."""
+    """Returns the section with the synchrony of expressions."""
     return Section(
         title="Synchrony",
         text=SYNCHRONY,
@@ -249,7 +250,7 @@ def has_means(estimates: Estimates) -> bool:
 
 
 def estimates_table(estimates: Estimates, form: str) -> list[list[str]]:
-    """Returns results as text: a row for each measure, a column for each condition."""
+    """Returns a table of results, with a row for each measure and a column for each condition."""
     conditions = next(iter(estimates.values()))
     rows = [["", *conditions]]
     for measure, by_condition in estimates.items():
@@ -261,7 +262,7 @@ def estimates_table(estimates: Estimates, form: str) -> list[list[str]]:
 def estimates_chart(
     estimates: Mapping[str, Mapping[str, Estimate]], form: str, title: str
 ) -> IntervalChart | None:
-    """Returns a chart of results by measure and condition; `title` is what the numbers are."""
+    """Returns a chart of results by measure and condition; `title` names the numbers."""
     groups: dict[str, dict[str, Estimate]] = {}
     for measure, by_condition in estimates.items():
         group = {printable(condition): estimate for condition, estimate in by_condition.items()}
@@ -270,29 +271,29 @@ def estimates_chart(
 
 
 def common_pair(comparisons: Sequence[Contrast]) -> str | None:
-    """Returns the two conditions of all comparisons; None: there are several pairs."""
+    """Returns the pair of conditions of all comparisons; None if there are several pairs."""
     pairs = {comparison.pair for comparison in comparisons}
     return pairs.pop() if len(pairs) == 1 else None
 
 
 def row_name(comparison: Contrast, pair: str | None) -> str:
-    """Returns the name of a comparison beside others, which may all be of one pair."""
+    """Returns the name of a comparison in a list; without its pair if all share this `pair`."""
     return printable(comparison.name if pair is None else comparison.measure)
 
 
 def tests_note(comparisons: Sequence[Comparison[TTest]]) -> str:
-    """Returns what dashes in `tests_table` mean, empty if it has none."""
+    """Returns what dashes in `tests_table` mean; empty if the table has no dash."""
     has_dash = any(isinstance(comparison, ContrastWithoutTest) for comparison in comparisons)
     return DASH if has_dash else ""
 
 
 def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[list[str]]:
-    """Returns the numbers of tests as text; `form` is the format of the measures."""
+    """Returns a table of the numbers of tests; `form` is the format of the measures."""
     pair = common_pair(comparisons)
     columns: list[str] = []
     for comparison in comparisons:
         if isinstance(comparison, ContrastTest):
-            columns = list(tested_cells(comparison))  # the same for all
+            columns = list(tested_cells(comparison))  # all tests of a table have the same columns
 
     rows = [["", pair or "difference", *columns]]
     for comparison in comparisons:
@@ -307,7 +308,7 @@ def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[lis
 
 
 def tested_cells(comparison: ContrastTest[TTest]) -> dict[str, str]:
-    """Returns the numbers of a test beside its difference by column."""
+    """Returns the numbers of a test, except for the difference, by column."""
     test = comparison.test
     if isinstance(test, MeansTest):
         return {
@@ -350,17 +351,17 @@ def differences_chart(comparisons: Sequence[Comparison[TTest]], form: str) -> In
 
 
 def signed(form: str) -> str:
-    """Returns the format of differences of measures with a format."""
+    """Returns the format of differences of measures; `form` is the format of the measures."""
     return f"+{form.removeprefix('+')}"
 
 
 def courses_section(study: Study, courses: Courses) -> Section:
-    """Returns the mean series as curves."""
+    """Returns the section with the mean series as curves."""
     bins = courses.of_clips.shape[1]
-    joined = math.ceil(bins / MAX_DRAWN_BINS)  # bins that are drawn as one
+    joined = math.ceil(bins / MAX_DRAWN_BINS)  # number of bins that are drawn as one
     step = joined * courses.bin_seconds
     times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
-    curves: dict[str, dict[str, Course]] = {}  # by expression and condition
+    curves: dict[str, dict[str, Course]] = {}  # curves by expression, then by condition
     for index, label in enumerate(study.labels):
         by_condition: dict[str, Course] = {}
         for condition, series in courses.of_persons.items():
@@ -393,17 +394,17 @@ def courses_section(study: Study, courses: Courses) -> Section:
 
 
 def empty_share(series: Array) -> float:
-    """Returns the share of the bins of series (O, T, C) up to the last face that have no face."""
+    """Returns the share of empty bins in series (O, T, C), up to the last face of each."""
     has_face = np.isfinite(series[:, :, 0])  # (O, T)
-    until_last = has_face.shape[1] - np.argmax(has_face[:, ::-1], axis=1)  # (O,), bins
+    until_last = has_face.shape[1] - np.argmax(has_face[:, ::-1], axis=1)  # (O,), number of bins
     until_last[~has_face.any(1)] = 0
     return float(1 - has_face.sum() / until_last.sum())
 
 
 def join_bins(series: Array, number: int) -> Array:
-    """Returns the means of each `number` of neighbouring bins of series (P, T); NaN do not count.
+    """Returns series (P, T) in longer bins: means over `number` adjacent bins.
 
-    The last bin may be shorter.
+    NaN values do not count. The last bin may be shorter.
     """
     bins = np.arange(series.shape[1]) // number
     return average(series.T, bins, int(bins[-1]) + 1).T

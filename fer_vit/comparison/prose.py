@@ -1,4 +1,4 @@
-"""The results of a comparison in words: a sentence for each outcome, and methods for a paper."""
+"""The results of a comparison in words, and the methods for a paper."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ from fer_vit.report.estimate import difference_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
-MAX_NAMES = 10  # of persons or clips in a line
+MAX_NAMES = 10  # most names in a line, such as persons or clips
 INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
 def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
-    """Returns a sentence for each measure with a clear difference, and for pairs without one."""
+    """Returns a sentence for each measure with a clear difference, and for each unclear pair."""
     clear: dict[str, list[str]] = {}  # clauses by measure
     unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
     for comparison in comparisons:
@@ -55,9 +55,10 @@ def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -
 
 
 def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
-    """Returns the names of measures of a kind, of many outputs of a head by their first word.
+    """Returns the names of measures of a kind; many outputs of a head are grouped by first word.
 
-    The first word of a movement is its area: "brow (inner up, down left), mouth (smile left)".
+    The first word of a movement is an area of the face: "brow (inner up, down left), mouth (smile
+    left)".
     """
     if len(measures) <= MAX_NAMES or not kind.of_head:
         return list_names(measures, MAX_NAMES)
@@ -74,9 +75,9 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
 def clause(kind: MeasureKind, comparison: ContrastTest[MeansTest]) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
-    Size, interval, t and g are of the direction that is named: 3 lower, from 1 to 5. Only p is
-    corrected for the number of tests. A word stands between each name and the next number, so that
-    a name that is written from right to left does not move the number.
+    The signs of size, interval, t and g follow the direction: 3 lower, from 1 to 5. Only p is
+    corrected for the number of tests. A word stands between each name and the next number: a name
+    in a script from right to left would otherwise move the number.
     """
     test = comparison.test
     if test.difference.mean > 0:
@@ -101,17 +102,17 @@ def clause(kind: MeasureKind, comparison: ContrastTest[MeansTest]) -> str:
 
 
 def size_text(value: float, form: str) -> str:
-    """Returns the size of a difference as `difference_text`, without a plus sign."""
+    """Returns the text that `difference_text` has for a value, without a plus sign."""
     return difference_text(value, f"+{form.removeprefix('+')}").removeprefix("+")
 
 
 def p_text(value: float) -> str:
-    """Returns a p-value as papers have it, without its name."""
+    """Returns a p-value as in papers, without the letter p."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _p(value: float) -> str:
-    """Returns a p-value as papers have it."""
+    """Returns a p-value as in papers, with the letter p."""
     return f"p {p_text(value)}" if value < 0.001 else f"p = {p_text(value)}"
 
 
@@ -123,8 +124,8 @@ def _persons(test: MeansTest) -> str:
 
 
 def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[str]:
-    """Returns a line for each pair of conditions and reason for which tests are missing."""
-    measures: dict[str, list[str]] = defaultdict(list)  # by pair and reason
+    """Returns a line about missing tests for each pair of conditions and each reason."""
+    measures: dict[str, list[str]] = defaultdict(list)  # measures by pair and reason
     for comparison in comparisons:
         if isinstance(comparison, ContrastWithoutTest):
             measures[f"{comparison.pair}: {comparison.reason}"].append(comparison.measure)
@@ -137,7 +138,7 @@ def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[
 
 
 def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
-    """Returns the methods for a paper, and a line for everything that is left out of all tests."""
+    """Returns the methods for a paper, and a line for each kind of faces left out of all tests."""
     statements = [*_test_methods(facts, results), *_describe_further_measures(facts, study)]
     if results.courses:
         statements.append(_course_methods(results.courses))
@@ -175,7 +176,7 @@ def _few_persons_lines(study: Study) -> list[str]:
 
 
 def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
-    """Returns how faces were classified, averaged and tested, as sentences without a full stop."""
+    """Returns sentences about classification, averages and tests, each without a full stop."""
     settings = [f"{name} {fact}" for name, fact in facts.items() if name != "data"]
     if not settings:
         settings = ["settings unknown, since the table does not record them"]
@@ -202,7 +203,7 @@ def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
 
 
 def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[str]:
-    """Returns how further measures were made, as sentences without a full stop."""
+    """Returns sentences about further measures, each without a full stop."""
     statements = []
     if study.heads:
         names = list_names([title[0].lower() + title[1:] for title in study.heads], MAX_NAMES)
@@ -228,7 +229,7 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
 
 
 def _late_lines(study: Study, results: Results) -> list[str]:
-    """Returns a line if times matter, and some clips begin later than 0 s."""
+    """Returns a line if rest or series are used and clips begin later than at 0 s."""
     times_matter = study.rest is not None or results.courses is not None
     if not study.late_clips or not times_matter:
         return []
@@ -240,7 +241,7 @@ def _late_lines(study: Study, results: Results) -> list[str]:
 
 
 def _course_methods(courses: Courses) -> str:
-    """Returns how series were computed."""
+    """Returns sentences about series, without a full stop."""
     text = (
         f"Series are means in bins of {courses.bin_seconds:g} s from 0 s of each clip; bins "
         "without a face stay empty"
@@ -256,7 +257,7 @@ def _course_methods(courses: Courses) -> str:
 
 
 def design_lines(study: Study) -> list[str]:
-    """Returns for each pair of conditions that leaves out persons the design and their names."""
+    """Returns a line for each pair of conditions that leaves out persons, with their names."""
     lines = []
     for first, second in study.pairs:
         design = study.design(first, second)

@@ -33,15 +33,15 @@ from fer_vit.comparison.study import Study
 from fer_vit.evaluation.inference import holm
 from fer_vit.geometry import Array
 
-ALPHA = 0.05  # a corrected p below it is a clear difference
+ALPHA = 0.05  # a difference with a corrected p below `ALPHA` is clear
 
-Estimates: TypeAlias = dict[str, dict[str, PersonEstimate]]  # results by measure and condition
-Means: TypeAlias = dict[str, dict[str, PersonMean]]  # means over persons by measure and condition
+Estimates: TypeAlias = dict[str, dict[str, PersonEstimate]]  # by measure, then by condition
+Means: TypeAlias = dict[str, dict[str, PersonMean]]  # by measure, then by condition
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A measure in two conditions, the second minus the first."""
+    """The difference of a measure between two conditions: the second minus the first."""
 
     measure: str
     first: str
@@ -49,7 +49,7 @@ class Contrast:
 
     @property
     def name(self) -> str:
-        """The name in tables and JSON."""
+        """The name of the contrast in tables and JSON."""
         return f"{self.measure}: {self.pair}"
 
     @property
@@ -58,7 +58,7 @@ class Contrast:
         return f"{self.second} - {self.first}"
 
 
-# A kind of test. A contrast with a `MeansTest` is one with a `TTest`, too.
+# The type of a test. It is covariant: a contrast with a `MeansTest` is a contrast with a `TTest`.
 AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
 
 
@@ -67,11 +67,11 @@ class ContrastTest(Contrast, Generic[AnyTest]):
     """A contrast with its test."""
 
     test: AnyTest
-    p_corrected: float  # p of the test, corrected for all tests of its table: Holm 1979
+    p_corrected: float  # p, corrected for the number of tests in a table: Holm 1979
 
     @property
     def is_clear(self) -> bool:
-        """Whether there is a clear difference."""
+        """Whether the difference is clear: its corrected p is below `ALPHA`."""
         return self.p_corrected < ALPHA
 
 
@@ -104,7 +104,7 @@ class Outcome:
         return tested
 
     def with_titles(self) -> "Outcome":
-        """Returns the same with the measures as pages name them."""
+        """Returns the outcome with the names that measures have on pages."""
         titles = self.kind.titles
         means = {titles[measure]: row for measure, row in self.means.items()}
         comparisons = []
@@ -120,13 +120,13 @@ class Courses:
     Attributes:
         bin_seconds: The length of a bin.
         of_clips: The series of each photo or clip (O, T, C), NaN in a bin without a face.
-        of_persons: The series of each person (P, T, C) by condition, NaN for a person without
+        of_persons: The series of each person (P, T, C) by condition; NaN for a person without
             values.
-        averaged_persons: By condition, the number of persons with several clips, whose series are
-            averaged.
-        correlations: By condition, the correlation of each person with the mean of all others
-            (P, C); empty if not requested.
-        synchrony: Of each expression by condition; empty if not requested.
+        averaged_persons: The number of persons with several clips, by condition. The series of
+            their clips are averaged.
+        correlations: The correlation of each person with the mean of all other persons (P, C), by
+            condition; empty if not requested.
+        synchrony: The synchrony by expression, then by condition; empty if not requested.
     """
 
     bin_seconds: float
@@ -142,13 +142,19 @@ class Results:
     """All results of a study."""
 
     outcomes: list[Outcome]
-    intraclass: Estimates  # ICC(1) of each expression by condition
+    intraclass: Estimates  # ICC(1) by expression, then by condition
     mixed: list[Comparison[TTest]] | None  # None: statsmodels is not installed
     courses: Courses | None  # None: not requested
 
 
 def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
-    """Computes all results; `grid` are seconds of the bins of series, `sync` their synchrony."""
+    """Returns all results of a study.
+
+    Args:
+        study: The study.
+        grid: The length of the bins of series, in seconds; None: no series.
+        sync: Whether to compute the synchrony of series.
+    """
     expressions = study.kinds[0]
     outcomes = [compare_kind(study, kind) for kind in study.kinds]
     courses = None
@@ -166,7 +172,7 @@ def compute_results(study: Study, grid: float | None = None, sync: bool = False)
 
 
 def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Estimates:
-    """Returns the ICC(1) of measures (O,) by condition."""
+    """Returns the ICC(1) of measures (O,), by measure, then by condition."""
     results: Estimates = {}
     for measure, values in measures.items():
         results[measure] = {}
@@ -177,7 +183,7 @@ def repeated_measures(study: Study, measures: Mapping[str, Array]) -> Estimates:
 
 
 def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
-    """Returns the means of measures and the corrected tests of all pairs of conditions."""
+    """Returns the means of measures, and the corrected tests of all pairs of conditions."""
     designs = [study.design(first, second) for first, second in study.pairs]
     means: Means = {}
     contrasts = []
@@ -196,7 +202,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
 
 
 def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
-    """Returns the differences of measures from the first condition by the mixed model."""
+    """Returns tests by the mixed model: each condition minus the first condition."""
     baseline, *compared = study.conditions
     contrasts = []
     tests: list[TTest | NoTest] = []
@@ -208,7 +214,7 @@ def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
 
 
 def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTest:
-    """Returns a test whose interval of the difference has no value that the measure cannot have."""
+    """Returns a test with its interval clipped to the differences that the measure can have."""
     if isinstance(test, NoTest):
         return test
     span = kind.high - kind.low
@@ -220,7 +226,7 @@ def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTes
 def correct(
     contrasts: Sequence[Contrast], tests: Sequence[AnyTest | NoTest]
 ) -> list[Comparison[AnyTest]]:
-    """Returns contrasts with their tests, whose p is corrected for the number of tests (Holm)."""
+    """Returns contrasts with tests; p is corrected for the number of tests (Holm)."""
     corrected = iter(holm([test.p for test in tests if not isinstance(test, NoTest)]))
     comparisons: list[Comparison[AnyTest]] = []
     for contrast, test in zip(contrasts, tests, strict=True):
@@ -235,7 +241,7 @@ def correct(
 
 
 def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
-    """Returns the series in bins of `grid` seconds, with `sync` their synchrony.
+    """Returns the series in bins of `grid` seconds; with `sync`, the synchrony as well.
 
     Raises FerVitError when the grid does not fit the clips, see `count_bins`.
     """

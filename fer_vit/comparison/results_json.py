@@ -1,4 +1,4 @@
-"""The content of results.json: every key is written here."""
+"""The content of results.json of a comparison, with all its keys."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,14 +22,14 @@ def results_json(
     study: Study,
     results: Results,
 ) -> dict[str, Any]:
-    """Returns the results for JSON.
+    """Returns the content of results.json.
 
     Args:
-        facts: How the faces were predicted, by name.
+        facts: Facts about how the faces were predicted, by name.
         methods: The lines of the methods.
-        sentences: The results in words by title of what was measured.
-        study: What was compared.
-        results: Its results, with the measures as tables name them.
+        sentences: The results in words, by the title of a kind of measures.
+        study: The study.
+        results: The results of the study, with the names that measures have in tables.
     """
     content: dict[str, Any] = dict(facts)
     content["methods"] = "\n".join(methods)
@@ -52,7 +52,7 @@ def results_json(
 
 
 def counts_json(counts: ConditionCounts) -> dict[str, int]:
-    """Returns the size of a condition."""
+    """Returns the number of persons, observations and faces in a condition."""
     return {
         "persons": counts.persons,
         "photos or clips": counts.observations,
@@ -84,7 +84,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]:
-    """Returns the tests by name, null where there is none."""
+    """Returns the tests by name of the contrast; None where a test is missing."""
     differences: dict[str, dict[str, Any] | None] = {}
     for comparison in comparisons:
         if isinstance(comparison, ContrastTest):
@@ -95,7 +95,7 @@ def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]
 
 
 def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
-    """Returns the reasons of missing tests by name."""
+    """Returns the reasons of missing tests, by name of the contrast."""
     reasons = {}
     for comparison in comparisons:
         if isinstance(comparison, ContrastWithoutTest):

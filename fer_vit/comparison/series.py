@@ -18,11 +18,11 @@ from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import values_near
 
-# A bin begins this fraction before its start, since 0.6 / 0.2 is less than 3 in binary.
+# A bin begins earlier by this fraction of its length, since 0.6 / 0.2 is below 3 in binary.
 BIN_TOLERANCE = 1e-6
 
-MAX_BINS = 1_000_000  # of all clips together
-MIN_BINS = 3  # fewer bins have no correlation
+MAX_BINS = 1_000_000  # most bins in all clips together
+MIN_BINS = 3  # a correlation needs at least this many bins
 NO_VARIANCE = 1e-9  # a series whose deviations have a smaller norm has no correlation
 NEARLY_ONE = 1 - 1e-12  # larger correlations have no finite z
 
@@ -30,7 +30,7 @@ NEARLY_ONE = 1 - 1e-12  # larger correlations have no finite z
 class Rest(NamedTuple):
     """An interval in a clip, in seconds: from `start` up to but not including `end`.
 
-    One that starts at 0 also has the frames before: the times of some videos begin below 0.
+    An interval that starts at 0 includes earlier frames: the times of some videos begin below 0.
     """
 
     start: float
@@ -40,13 +40,16 @@ class Rest(NamedTuple):
         return f"{self.start:g}:{self.end:g}"
 
     def contains(self, seconds: Array) -> Mask:
-        """Returns which times (N,) lie in the interval."""
+        """Returns whether each time (N,) lies in the interval."""
         least = self.start if self.start > 0 else -math.inf
         return np.asarray((seconds >= least) & (seconds < self.end))
 
 
 def parse_rest(text: str) -> Rest:
-    """Reads START:END in seconds; raises FerVitError."""
+    """Returns the interval of a text START:END in seconds.
+
+    Raises FerVitError for another text.
+    """
     error = FerVitError(
         f"Expected `--rest` as START:END in seconds, such as 0:5, but got {short(text)}."
     )
@@ -66,12 +69,12 @@ class RestInClips(NamedTuple):
     """The interval of rest in the clips of N faces."""
 
     rest: Rest
-    seconds: Array  # (N,), the times in the clips; NaN in a photo
-    clip: IntArray  # (N,), the index of the clip; -1: none
+    seconds: Array  # (N,), the time in the clip; NaN for a photo
+    clip: IntArray  # (N,), the index of the clip; -1: no clip
 
     @property
     def in_clip(self) -> Mask:
-        """Which faces (N,) are in a clip."""
+        """Whether each face (N,) is in a clip."""
         return np.asarray(self.clip >= 0)
 
     @property
@@ -80,9 +83,9 @@ class RestInClips(NamedTuple):
         return int(self.clip.max(initial=-1)) + 1
 
     def change(self, values: Array) -> Array:
-        """Subtracts from values (N, C) their mean over the interval of the same clip.
+        """Returns values (N, C) minus their mean over the interval of rest in the same clip.
 
-        Values of clips without a value in the interval are NaN, as are values in no clip.
+        A value is NaN if it is in no clip, or its clip has no value in the interval.
         """
         resting = self.in_clip & self.rest.contains(self.seconds) & np.isfinite(values).all(1)
         means = average(values[resting], self.clip[resting], self.num_clips)  # (clips, C)
@@ -91,9 +94,10 @@ class RestInClips(NamedTuple):
         return changes
 
     def change_output(self, values: Array, period: float | None) -> Array:
-        """Subtracts from an output (N,), perhaps with a period, its mean as `change` does.
+        """Returns the change from rest of an output (N,), which may be periodic; see `change`.
 
-        Near the mean direction of their clip, 179 and -179 degrees are 2 apart.
+        Periodic values are unwrapped around the mean direction of their clip: 179 and -179 degrees
+        are 2 degrees apart.
         """
         if period is None:
             return self.change(values[:, None])[:, 0]
@@ -107,9 +111,9 @@ class RestInClips(NamedTuple):
 
 
 def count_bins(seconds: Array, clips: int, step: float) -> int:
-    """Returns the number of bins of `step` seconds from 0 to the last of the times (N,).
+    """Returns the number of bins of `step` seconds from 0 to the latest of the times (N,).
 
-    `clips` is the number of clips that have as many bins each.
+    `clips` is the number of clips; each clip has this number of bins.
 
     Raises:
         FerVitError: No time is known, the step is not positive or is longer than all clips, or
@@ -130,7 +134,7 @@ def count_bins(seconds: Array, clips: int, step: float) -> int:
     if bins * clips > MAX_BINS:
         raise FerVitError(
             f"`--grid {step:g}` makes over {MAX_BINS:,} bins in {clips:,} clips that last up to "
-            f"{last:g} s. Choose a larger one."
+            f"{last:g} s. Choose a larger grid."
         )
     return bins
 
@@ -138,15 +142,15 @@ def count_bins(seconds: Array, clips: int, step: float) -> int:
 def bin_values(values: Array, seconds: Array, clip: IntArray, step: float) -> Array:
     """Returns the mean of values (N, C) in bins of `step` seconds of each clip (clips, T, C).
 
-    Bin t has the values from `t * step` up to `(t + 1) * step`, the first one those before 0 as
-    well. A bin without values is NaN.
-    `seconds` (N,) are the times, NaN for a photo, and `clip` (N,) the indices of the clips.
+    Bin t has the values from `t * step` up to `(t + 1) * step`; the first bin also has values
+    before 0. A bin without values is NaN. `seconds` (N,) are the times, NaN for a photo, and `clip`
+    (N,) the indices of the clips.
     """
     clips = int(clip.max()) + 1
     bins = count_bins(seconds, clips, step)
     timed = np.isfinite(seconds)
     bin_in_clip = np.floor(seconds[timed] / step + BIN_TOLERANCE).astype(int).clip(min=0)
-    index = clip[timed] * bins + bin_in_clip  # among the bins of all clips
+    index = clip[timed] * bins + bin_in_clip  # index among the bins of all clips
     means = average(values[timed], index, clips * bins)  # (clips T, C)
     return means.reshape(clips, bins, -1)
 
@@ -155,13 +159,13 @@ class MeanCourse(NamedTuple):
     """The mean over persons at each of T times, with its 95% t interval."""
 
     mean: Array  # (T,), NaN without a person
-    low: Array  # (T,), NaN with fewer than `MIN_PERSONS`
-    high: Array  # (T,)
-    num_persons: IntArray  # (T,), of those with a value
+    low: Array  # (T,), NaN for fewer persons than `MIN_PERSONS`
+    high: Array  # (T,), NaN as `low`
+    num_persons: IntArray  # (T,), the number of persons with a value
 
 
 def mean_course(series: Array) -> MeanCourse:
-    """Returns the mean over persons of series (P, T), in which NaN do not count."""
+    """Returns the mean over persons of series (P, T); NaN values do not count."""
     finite = np.isfinite(series)
     num_persons = finite.sum(0)  # (T,)
     mean = average(series, np.zeros(len(series), int), 1)[0]  # (T,)
@@ -175,18 +179,18 @@ def mean_course(series: Array) -> MeanCourse:
 
 
 def leave_one_out(series: Array) -> Array:
-    """Returns the correlation of each person's series (P, T) with the mean of all others (P,).
+    """Returns the correlation (P,) of each person's series with the mean of all other persons.
 
-    Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. It uses the bins where the
-    person and another one have values. NaN for fewer than `MIN_BINS` of them, or without
-    variance.
+    `series` is (P, T). Inter-subject correlation: Hasson et al. 2004; Nastase et al. 2019. A
+    correlation uses the bins in which the person and any other person have values. The result is
+    NaN for fewer than `MIN_BINS` such bins, or without variance.
     """
     finite = np.isfinite(series)
     total = np.where(finite, series, 0.0).sum(0)  # (T,)
     count = finite.sum(0)  # (T,)
     correlations = np.full(len(series), np.nan)
     for person, values in enumerate(series):
-        remaining = count - finite[person]  # (T,), persons without this one
+        remaining = count - finite[person]  # (T,), number of other persons with values
         shared = finite[person] & (remaining > 0)
         if shared.sum() < MIN_BINS:
             continue
@@ -202,10 +206,10 @@ def leave_one_out(series: Array) -> Array:
 
 
 def pair_correlations(series: Array) -> Array:
-    """Returns the correlation of each pair of persons (P, P) of their series (P, T).
+    """Returns the correlation of each pair of persons (P, P), from their series (P, T).
 
-    It uses the bins where both have values. NaN for fewer than `MIN_BINS` of them, without
-    variance, and for a person with herself.
+    A correlation uses the bins in which both persons have values. The result is NaN for fewer than
+    `MIN_BINS` such bins, without variance, and on the diagonal.
     """
     finite = np.isfinite(series)
     count = finite.sum(1, keepdims=True)  # (P, 1)
@@ -213,7 +217,7 @@ def pair_correlations(series: Array) -> Array:
     centred = np.where(finite, series - centres, 0.0)  # (P, T), near 0 for exact sums
     weight = finite.astype(float)
 
-    # sums over the bins that persons i and j share (P, P), of the values of i
+    # (P, P), sums over the bins that persons i and j share; `sums` and `squares` are of person i
     bins = weight @ weight.T
     sums = centred @ weight.T
     squares = centred**2 @ weight.T
@@ -234,20 +238,21 @@ def pair_correlations(series: Array) -> Array:
 def synchrony(correlations: Array) -> PersonEstimate:
     """Returns the mean of the correlations of pairs of persons (P, P), with its interval.
 
-    Pairs of one person are dependent, also where persons are not: the interval is by the jackknife
-    over persons (Arvesen 1969; Snijders and Borgatti 1999), with t quantiles. Its variance is not
-    below the one of independent pairs. Mean and interval are by Fisher's z; NaN do not count.
+    Pairs with a common person are dependent, even if persons are independent. The interval is
+    therefore by the jackknife over persons (Arvesen 1969; Snijders and Borgatti 1999), with t
+    quantiles. Its variance is at least the variance for independent pairs. Mean and interval are by
+    Fisher's z; NaN values do not count.
     """
     defined = np.isfinite(correlations)
-    member = defined.any(1)  # (P,), who is in a pair
+    member = defined.any(1)  # (P,), whether each person is in a pair
     num_persons = int(member.sum())
     if num_persons == 0:
         return without_interval(None, num_persons=0)
     bounded = np.where(defined, correlations, 0.0).clip(-NEARLY_ONE, NEARLY_ONE)
     z = np.arctanh(bounded)  # (P, P)
-    pairs = z[np.triu(defined)]  # (pairs,), each once
+    pairs = z[np.triu(defined)]  # (pairs,), each pair once
     mean = pairs.mean()
-    remaining = len(pairs) - defined.sum(1)[member]  # (persons,), pairs without each person
+    remaining = len(pairs) - defined.sum(1)[member]  # (persons,), the pairs without each person
     too_few = num_persons < MIN_PERSONS or not remaining.all()
     if too_few or is_constant(pairs):
         return without_interval(float(np.tanh(mean)), num_persons)

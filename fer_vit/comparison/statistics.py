@@ -1,6 +1,6 @@
 """Statistics over persons: means, differences and the intraclass correlation.
 
-A test that is impossible is a `NoTest` with its reason, never NaN.
+An impossible test is a `NoTest` with a reason; results are never NaN.
 """
 
 import warnings
@@ -13,13 +13,13 @@ from scipy import stats
 from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
 
-# Fewer persons have no intervals or tests: with five pairs, no rank test reaches p < 0.05.
+# Intervals and tests need this many persons: with five pairs, no rank test reaches p < 0.05.
 MIN_PERSONS = 6
 
-ALL_EQUAL = "the differences of all persons are equal"  # why there is no test
-ROUNDING_ERROR = 1e-9  # values that differ by no more are equal
+ALL_EQUAL = "the differences of all persons are equal"  # a reason for a missing test
+ROUNDING_ERROR = 1e-9  # values with at most this difference are equal
 
-# Values are rounded to so many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie.
+# Values are rounded to this many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie.
 RANK_DIGITS = 12
 
 
@@ -27,7 +27,7 @@ RANK_DIGITS = 12
 class PersonEstimate(Estimate):
     """A result over persons with its 95% interval."""
 
-    num_persons: int  # with a value
+    num_persons: int  # number of persons with a value
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
@@ -39,7 +39,7 @@ class PersonEstimate(Estimate):
 class PersonMean(PersonEstimate):
     """The mean of a measure over persons."""
 
-    sd: float | None  # standard deviation of the persons; None: it needs two of them
+    sd: float | None  # standard deviation over persons; None for fewer than two persons
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
@@ -49,9 +49,9 @@ class PersonMean(PersonEstimate):
 
 @dataclass(frozen=True)
 class Difference(PersonEstimate):
-    """A difference between two conditions, the second minus the first, in the unit of the measure.
+    """A difference between two conditions, the second minus the first, with an interval.
 
-    It always has an interval.
+    The numbers are in the unit of the measure.
     """
 
     mean: float
@@ -66,10 +66,9 @@ class TTest:
     Attributes:
         difference: The second condition minus the first.
         t: The difference divided by its standard error.
-        df: Degrees of freedom of t: number of pairs - 1; of different persons by Welch (1947); in a
-            mixed model by Bell & McCaffrey (2002).
-        p: Chance of a t as far from 0 if conditions do not differ, not corrected for the number of
-            tests.
+        df: The degrees of freedom of t: the number of pairs - 1; for different persons by Welch
+            (1947); in a mixed model by Bell & McCaffrey (2002).
+        p: The p-value of no difference, not corrected for the number of tests.
     """
 
     difference: Difference
@@ -80,16 +79,16 @@ class TTest:
 
 @dataclass(frozen=True)
 class MeansTest(TTest):
-    """A t test of the means of persons, beside a test of their ranks and the size of the effect.
+    """A t test of the means of persons, with a rank test and the size of the effect.
 
     Attributes:
         paired: Whether the same persons are in both conditions.
-        num_first: Number of persons in the first condition.
-        num_second: Number of persons in the second condition; if paired, the same.
-        p_by_ranks: Two-sided, of the signed ranks of pairs (Wilcoxon 1945), or of the ranks of
-            different persons (Mann & Whitney 1947).
+        num_first: The number of persons in the first condition.
+        num_second: The number of persons in the second condition; if paired, as `num_first`.
+        p_by_ranks: The two-sided p-value of a rank test: of signed ranks for pairs (Wilcoxon 1945),
+            of ranks for different persons (Mann & Whitney 1947).
         g: The difference in pooled standard deviations of the two conditions, with the correction
-            for few persons of Hedges (1981); of pairs, g_av of Lakens (2013).
+            for few persons by Hedges (1981); for pairs, this is g_av by Lakens (2013).
     """
 
     paired: bool
@@ -101,13 +100,13 @@ class MeansTest(TTest):
 
 @dataclass(frozen=True)
 class NoTest:
-    """Why a test is impossible."""
+    """The reason why a test is impossible."""
 
     reason: str
 
 
 def without_interval(mean: float | None, num_persons: int) -> PersonEstimate:
-    """Returns a result that has no interval, such as one of few persons."""
+    """Returns a result without an interval, such as a mean over few persons."""
     return PersonEstimate(mean, low=None, high=None, num_persons=num_persons)
 
 
@@ -117,9 +116,9 @@ def is_constant(values: Array) -> bool:
 
 
 def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf) -> PersonMean:
-    """Returns the mean over persons (P,) of a measure, and its t interval; NaN do not count.
+    """Returns the mean of a measure over persons (P,), with its t interval.
 
-    No value of the measure is below `minimum` or above `maximum`.
+    NaN values do not count. The interval is clipped to `minimum` and `maximum`.
     """
     values = values[np.isfinite(values)]
     num_persons = len(values)
@@ -135,7 +134,7 @@ def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | NoTest:
-    """Compares a measure of persons (P,) in two conditions; NaN: the person has no value."""
+    """Compares a measure of persons (P,) in two conditions; NaN where a person has no value."""
     in_first = np.isfinite(first)
     in_second = np.isfinite(second)
     with warnings.catch_warnings(action="ignore"):  # one group may be constant
@@ -158,7 +157,7 @@ def _compare_paired(first: Array, second: Array) -> MeansTest | NoTest:
 
 
 def _compare_independent(first: Array, second: Array) -> MeansTest | NoTest:
-    """Compares the values of different persons in two conditions, (P1,) and (P2,)."""
+    """Compares the values of different persons, (P1,) and (P2,), in two conditions."""
     if min(len(first), len(second)) < MIN_PERSONS:
         return NoTest(explain_few_persons(len(first), len(second), paired=False))
     if is_constant(first) and is_constant(second):
@@ -171,14 +170,14 @@ def _compare_independent(first: Array, second: Array) -> MeansTest | NoTest:
 def _means_test(
     first: Array, second: Array, t_test: Any, rank_test: Any, paired: bool
 ) -> MeansTest:
-    """Returns the results of SciPy as a value."""
+    """Returns the results of SciPy's tests as a `MeansTest`."""
     low, high = t_test.confidence_interval()
     return MeansTest(
         difference=Difference(
             mean=float(second.mean() - first.mean()),
             low=float(low),
             high=float(high),
-            num_persons=min(len(first), len(second)),  # which limits the precision
+            num_persons=min(len(first), len(second)),  # the smaller number limits the precision
         ),
         t=float(t_test.statistic),
         df=float(t_test.df),
@@ -192,7 +191,7 @@ def _means_test(
 
 
 def explain_few_persons(first: int, second: int, paired: bool) -> str:
-    """Returns why two conditions with values of so many persons are not compared."""
+    """Returns why conditions with values of `first` and `second` persons are not compared."""
     if paired:
         return f"fewer than {MIN_PERSONS} persons have values in both conditions ({first})"
     return f"fewer than {MIN_PERSONS} persons have values in a condition ({first} and {second})"
@@ -201,7 +200,7 @@ def explain_few_persons(first: int, second: int, paired: bool) -> str:
 def hedges_g(first: Array, second: Array) -> float:
     """Returns the difference of two means, second minus first, in pooled standard deviations.
 
-    Pairs count as different persons, so that g is comparable between designs.
+    Pairs are treated as different persons, so that g is comparable between designs.
     """
     df = np.array([len(first) - 1, len(second) - 1])
     variances = [first.var(ddof=1), second.var(ddof=1)]
@@ -211,10 +210,11 @@ def hedges_g(first: Array, second: Array) -> float:
 
 
 def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
-    """Returns ICC(1) of values (O,) of persons (O,): the share of the variance between persons.
+    """Returns the ICC(1) of values (O,): the share of the variance that is between persons.
 
-    Shrout & Fleiss 1979; for unequal numbers of values with their adjusted mean. It is unknown when
-    fewer than `MIN_PERSONS` persons have several values, or the values of each person are equal.
+    `person` (O,) is the index of each value's person. Shrout & Fleiss 1979; unequal numbers of
+    values enter by an adjusted mean. The ICC is None if fewer than `MIN_PERSONS` persons have
+    several values, or if the values of each person are equal.
     """
     groups = [values[person == index] for index in np.unique(person)]
     num_persons = len(groups)

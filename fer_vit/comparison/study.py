@@ -1,4 +1,4 @@
-"""What a study is: measures of photos or clips, by person and condition."""
+"""A study: measures of photos or clips, with their persons and conditions."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from fer_vit.geometry import Array, IntArray, Mask
 class Design(NamedTuple):
     """How two conditions are compared: within P persons, or between them."""
 
-    paired: bool
-    persons: Mask  # (P,), who takes part
-    excluded: Mask  # (P,), who is in one of the conditions but takes no part
+    paired: bool  # whether conditions are compared within persons
+    persons: Mask  # (P,), whether each person takes part
+    excluded: Mask  # (P,), whether each person is in a condition but takes no part
 
 
 class ConditionCounts(NamedTuple):
-    """How much was observed in a condition."""
+    """The numbers of persons, observations and faces in a condition."""
 
     persons: int
     observations: int  # photos or clips of a person
@@ -30,32 +30,32 @@ class ConditionCounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """P persons under C conditions, observed O times: in a photo or clip.
+    """P persons under C conditions, with O observations: photos or clips.
 
     Attributes:
-        conditions: The observations in each condition (O,) by name, the baseline first.
-        pairs: The names of the conditions to compare, the second minus the first.
+        conditions: Whether each observation (O,) is in a condition, by name of the condition; the
+            baseline first.
+        pairs: The pairs of conditions to compare, by name: the second minus the first.
         person_names: The names of the persons (P,).
         labels: The L expressions.
 
         person: The index of the person of each observation (O,).
         paths: The photo or clip of each observation (O,).
         face_counts: The number of faces in each observation (O,).
-        kinds: What was measured of each observation: the probabilities of expressions first.
+        kinds: The measures of each observation; the probabilities of expressions first.
 
-        observation_of_face: The index of the observation of each of the M faces that were measured
-            (M,).
-        seconds: Their times in clips (M,), NaN in a photo.
-        probabilities: Their probabilities (M, L), smoothed where the table has them so; or their
-            change from rest.
+        observation_of_face: The index of the observation of each measured face (M,).
+        seconds: The time of each measured face in its clip (M,); NaN for a photo.
+        probabilities: The probabilities of the measured faces (M, L), smoothed if the table has
+            smoothed values; or their changes from rest.
 
-        rest: The interval that was subtracted; None: none was.
-        without_rest: The photos and clips that have no face in it.
+        rest: The interval whose mean was subtracted; None: nothing was subtracted.
+        without_rest: The photos and clips without a face in this interval.
         unassigned_faces: The number of faces without a condition or person.
-        without_face: By condition, the number of photos and frames in which no face was found.
+        without_face: The number of photos and frames without a face, by condition.
         late_clips: The first time of each clip that begins late, see `find_late`.
-        smoothed: Whether labels of clips are of smoothed probabilities.
-        notes: What was assumed and left out in reading.
+        smoothed: Whether labels of clips come from smoothed probabilities.
+        notes: Assumptions and omissions of reading.
     """
 
     conditions: dict[str, Mask]
@@ -92,14 +92,14 @@ class Study:
         return [kind.title for kind in self.kinds if kind.of_head]
 
     def person_means(self, values: Array) -> dict[str, Array]:
-        """Returns the mean of observed values (O,) of each person (P,) by condition; NaN: none."""
+        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing."""
         means = {}
         for name, rows in self.conditions.items():
             means[name] = average(values[rows], self.person[rows], len(self.person_names))
         return means
 
     def counts(self) -> dict[str, ConditionCounts]:
-        """Returns how much was observed in each condition."""
+        """Returns the numbers of persons, observations and faces by condition."""
         counts = {}
         for name, rows in self.conditions.items():
             counts[name] = ConditionCounts(
@@ -115,21 +115,21 @@ class Study:
         return choose_design(self._persons_in(first), self._persons_in(second))
 
     def _persons_in(self, condition: str) -> Mask:
-        """Returns which persons (P,) are in a condition."""
+        """Returns whether each person (P,) is in a condition."""
         present = np.zeros(len(self.person_names), bool)
         present[self.person[self.conditions[condition]]] = True
         return present
 
     def names_of(self, persons: Mask) -> list[str]:
-        """Returns the names of some of the persons (P,)."""
+        """Returns the names of the persons in a mask (P,)."""
         return [self.person_names[index] for index in np.flatnonzero(persons)]
 
 
 def choose_design(first: Mask, second: Mask) -> Design:
-    """Returns how two conditions with the persons `first` and `second` (P,) are compared.
+    """Returns how two conditions are compared; `first` and `second` (P,) mask their persons.
 
-    Within persons if `n_both >= min(n_only_first, n_only_second)` and anyone is in both; else
-    between persons.
+    Conditions are compared within persons if `n_both >= min(n_only_first, n_only_second)` and any
+    person is in both, else between persons.
     """
     both = first & second
     only_first = first & ~second

@@ -1,6 +1,6 @@
 """The tables beside the page of a comparison: measures.csv, grid.csv, grid_means.csv, sync.csv.
 
-O photos or clips, T bins. An empty cell: there is no value.
+A cell without a value is empty. O photos or clips, T bins.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTa
 
 
 def observation_cells(study: Study) -> list[dict[str, Any]]:
-    """Returns the cells of each photo or clip (O) in `OBSERVATION_COLUMNS`."""
+    """Returns the cells of `OBSERVATION_COLUMNS` for each photo or clip, O rows."""
     conditions = list(study.conditions)
     cells = []
     for path, condition, person in zip(study.paths, study.condition, study.person, strict=True):
@@ -50,16 +50,16 @@ def observation_cells(study: Study) -> list[dict[str, Any]]:
 
 
 def finite_or_none(value: np.floating[Any]) -> float | None:
-    """Returns a number of Python; None for one that is not finite."""
+    """Returns a Python float; None for a value that is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
 def measure_table(study: Study) -> PageTable:
-    """Returns a row for each photo or clip of a person with all its measures.
+    """Returns the table of measures, with a row for each photo or clip of a person.
 
-    Their means by person and condition are what is compared.
+    A comparison uses the means of these rows by person and condition.
     """
-    measures: dict[str, Array] = {}  # by column: (O,)
+    measures: dict[str, Array] = {}  # (O,), by column
     for kind in study.kinds:
         for measure, values in kind.values.items():
             measures[kind.prefix + measure] = values
@@ -75,7 +75,7 @@ def measure_table(study: Study) -> PageTable:
 
 
 def grid_table(study: Study, courses: Courses) -> PageTable:
-    """Returns a row for each bin of each clip up to its last face."""
+    """Returns the table of series, with a row for each bin of a clip up to its last face."""
     probability_columns = [f"p_{label}" for label in study.labels]
     columns = OBSERVATION_COLUMNS | {"seconds": float} | dict.fromkeys(probability_columns, float)
     rows = []
@@ -91,7 +91,7 @@ def grid_table(study: Study, courses: Courses) -> PageTable:
 
 
 def grid_means_table(study: Study, courses: Courses) -> PageTable:
-    """Returns the mean of each expression over persons with its interval, by condition and bin."""
+    """Returns the table of means over persons, by condition, expression and bin."""
     columns: dict[str, type] = {
         "condition": str,
         "expression": str,
@@ -121,7 +121,7 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
 
 
 def sync_table(study: Study, courses: Courses) -> PageTable:
-    """Returns the correlation of each person with all others, by condition and expression."""
+    """Returns the table of each person's correlation with the mean of all other persons."""
     columns: dict[str, type] = {
         "condition": str,
         "expression": str,

@@ -112,7 +112,9 @@ def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
     row = match_paths(images, table_paths, path, partial=True)  # (N,); -1: no row
     added: Columns = {}
     for name, cells in columns.items():
-        added[name] = np.where(row < 0, None, cells[row])  # cells[-1] is discarded
+        joined = cells[row]
+        joined[row < 0] = None  # replaces cells[-1]
+        added[name] = joined
 
     without_row = set(images[row < 0])
     if without_row:
