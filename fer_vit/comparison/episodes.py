@@ -33,7 +33,7 @@ def find_episodes(faces: EvaluatedFaces, observations: IntArray) -> list[Observe
     observation, -1, are left out.
     """
     # An episode must not continue in another observation, so that each pair of an observation and a
-    # track becomes a track of its own.
+    # track becomes a separate track.
     track = [track or 0 for track in faces.columns["track"]]
     pairs = np.column_stack([observations, track])  # (N, 2)
     owners, index = np.unique(pairs, axis=0, return_inverse=True)

@@ -138,7 +138,7 @@ def count_without_face(
 def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
     """Returns the first time of each clip that begins later than `LATE_START`.
 
-    The times of recordings (.mts, .ts) often begin above 0, and so do those of a part of a clip.
+    The times of recordings (.mts, .ts) often begin above 0, as do the times of a part of a clip.
     `paths` and `seconds` (N,) include rows without a face; the seconds of a photo are NaN.
     """
     first: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Cells of tables that people have edited: missing values, names and numbers.
 
-A column is an Arrow array of N cells, where null is a missing one, until a function whose name
-begins with `read_` makes it a NumPy array.
+A column is an Arrow array of N cells, with null for a missing cell. Functions `read_...` convert a
+column to a NumPy array.
 """
 
 import datetime
@@ -21,10 +21,10 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import csv_value
 
-# Patterns of a whole trimmed cell, in any case, for Python's `re` and for Arrow.
+# Patterns that match a whole trimmed cell, in any case; for Python's `re` and for Arrow.
 _MISSING = (
     "",
-    # R, pandas, SQL, Julia and people
+    # written by R, pandas, SQL, Julia and people
     r"#?n/?a",  # NA, n/a, #N/A
     r"n\. ?a\.",  # n. a.
     r"k\. ?a\.",  # k. A., in German
@@ -38,7 +38,7 @@ _MISSING = (
     r"<(na|nan|null|missing)>",
     r"\((null|missing)\)",
     r"[+-]?1\.#(ind|qnan|snan)[0-9]*",  # -1.#IND00
-    # spreadsheets in any language
+    # written by spreadsheets in any language
     r"#nv",
     r"#n/[a-z]",  # #N/D
     r"#[^\s#]+[!?]",  # #REF!, #NAME?
@@ -46,31 +46,31 @@ _MISSING = (
     r"#div/0",
     r"#getting_data",
     r"err:[0-9]+",  # Err:502
-    # SAS and Stata
+    # written by SAS and Stata
     r"\.[a-z_]",  # .a
-    # points, dashes, question marks and other marks alone
+    # only points, dashes, question marks and other punctuation
     "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
 )
 
-# What programs and people write for a missing value. Other spellings are names: `none`, -99.
+# What programs and people write for a missing value. `none` and -99 are names.
 MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
 
 _MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
-# a whole number as pandas writes it beside missing values: 3.0 or 1234.000; but 1.000 may be a
-# thousand
+# A whole number as pandas writes it beside missing values: 3.0 or 1234.000. 1.000 does not match,
+# since it may be a thousand.
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
-BOOLEAN_WORDS = {  # as R and spreadsheets of several languages write them, in lower case
+BOOLEAN_WORDS = {  # lower-case words of R and of spreadsheets in several languages
     True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
     False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
 }
 MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
-ROWS_AT_ONCE = 10_000  # rows of a workbook or of JSON Lines that are Python objects at a time
+ROWS_AT_ONCE = 10_000  # rows of a workbook or JSON Lines that are Python objects at once
 
 
 class BadCellError(ValueError):
-    """A cell that is not what its column needs."""
+    """A cell that does not fit its column."""
 
     def __init__(self, row: int, cell: object, expected: str) -> None:
         super().__init__(f"row {row}: {expected}")
@@ -80,19 +80,19 @@ class BadCellError(ValueError):
 
 
 class AmbiguousMarkError(ValueError):
-    """Numbers whose decimal mark is unclear, with an example or two."""
+    """Numbers with an unclear decimal mark; `cells` are examples."""
 
     def __init__(self, *cells: str) -> None:
         super().__init__(" and ".join(f"`{cell}`" for cell in cells))
 
 
 def is_missing(cells: NDArray[np.object_]) -> Mask:
-    """Returns which cells (N,) of a column are None."""
+    """Returns whether each cell (N,) of a column is None."""
     return np.asarray(cells == np.array(None), bool)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Returns whether a column has text, encoded as a dictionary or not."""
+    """Returns whether a type is text, with or without dictionary encoding."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(
@@ -103,7 +103,7 @@ def is_text(kind: pa.DataType) -> bool:
 def cell_text(cell: Any) -> str | None:
     """Returns a cell as text: whole numbers without fraction, days without time; NaN as None.
 
-    A number of which a float has lost digits becomes one like 2.02e+17, which is no name.
+    A number too large for an exact float becomes text like 2.02e+17, which is refused as a name.
     """
     if cell is None:
         return None
@@ -130,12 +130,12 @@ def text_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def encode_cells(cells: pa.ChunkedArray) -> tuple[list[str | None], IntArray]:
-    """Returns the distinct cells of a column, the last is None, and an index for each cell (N,)."""
+    """Returns the distinct cells of a column, with None at the end, and each cell's index (N,)."""
     text = text_column(cells)
     if not pa.types.is_dictionary(text.type):
         text = pc.dictionary_encode(text)
     array = text.combine_chunks() if text.num_chunks != 1 else text.chunk(0)
-    if isinstance(array, pa.ChunkedArray):  # of no cells
+    if isinstance(array, pa.ChunkedArray):  # a column without cells
         array = pa.array([], pa.dictionary(pa.int32(), pa.string()))
     distinct = array.dictionary.to_pylist()
     return [*distinct, None], np.asarray(array.indices.fill_null(len(distinct)), np.int64)
@@ -146,9 +146,9 @@ def read_names(
 ) -> tuple[NDArray[np.object_], Counter[str]]:
     """Returns a column as names (N,): trimmed, accents composed, `1.0` as `1`, None where missing.
 
-    A cell with one of the names in `known` becomes this name in its spelling there, also if it
-    looks like a number or a missing value. Also returns how often each word for a missing value
-    occurs; empty cells are not counted.
+    A cell that equals a name in `known` takes the spelling of this name, even if the cell looks
+    like a number or a missing value. Also returns how often each word for a missing value occurs;
+    empty cells do not count.
     """
     distinct, index = encode_cells(cells)
     counts = np.bincount(index, minlength=len(distinct))
@@ -175,7 +175,7 @@ def read_names(
 
 
 def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of paths (N,), None where empty; a file may be called NA or - as well."""
+    """Returns a column of paths (N,), None where empty; NA and - are valid file names."""
     distinct, index = encode_cells(cells)
     paths: list[str | None] = []
     for cell in distinct:
@@ -185,7 +185,10 @@ def read_paths(cells: pa.ChunkedArray) -> NDArray[np.object_]:
 
 
 def read_booleans(cells: pa.ChunkedArray) -> NDArray[np.object_]:
-    """Returns a column of booleans (N,), None: missing; raises BadCellError for other words."""
+    """Returns a column of booleans (N,), None where missing.
+
+    Raises BadCellError for a word that is no boolean.
+    """
     names, _ = read_names(cells)
     booleans: dict[str | None, bool | None] = {None: None}
     for name in names:
@@ -200,7 +203,7 @@ def read_booleans(cells: pa.ChunkedArray) -> NDArray[np.object_]:
 
 
 def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns text trimmed, with null for the words of missing values."""
+    """Returns a column of trimmed text, with null for the words of missing values."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     trimmed = pc.utf8_trim(cells, characters=SPACES)
@@ -209,7 +212,10 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_numbers(cells: pa.ChunkedArray, mark: str = ".") -> Array:
-    """Returns numbers (N,), NaN: missing; raises BadCellError for a cell that is not finite."""
+    """Returns a column of numbers (N,), NaN where missing; `mark` is the decimal mark.
+
+    Raises BadCellError for a cell that is no finite number.
+    """
     kind = cells.type
     example = cells[0].as_py() if len(cells) else kind
     if is_text(kind):
@@ -234,7 +240,7 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark, and thousands where they are unambiguous.
+    """Parses trimmed text with a decimal mark, and with thousands marks that are unambiguous.
 
     With a comma as the mark, `1.234,5` is read, and `1.234` is an error.
     """
@@ -242,14 +248,14 @@ def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
         try:
             return _floats(cells.cast(pa.float64()))
         except pa.ArrowException:
-            pass  # thousands, or no number
+            pass  # a cell has thousands marks, or is no number
     thousands = "." if mark == "," else ","
-    spaces = r"\x{20}\x{A0}\x{202F}'\x{2019}"  # between thousands
+    spaces = r"\x{20}\x{A0}\x{202F}'\x{2019}"  # marks between thousands
     group = rf"[{thousands}{spaces}]"
     decimal = re.escape(mark)
 
-    # Examples have the decimal mark `.`. A single group after the other mark is missing, because it
-    # could be a fraction: 1,234.
+    # Examples have the decimal mark `.`. 1,234 does not match: a single group after the other mark
+    # could be a fraction.
     forms = (
         rf"\d+({decimal}\d*)?",  # 1, 1. or 1.5
         rf"{decimal}\d+",  # .5
@@ -273,8 +279,8 @@ def _proof(mark: str, group: str) -> str:
     mark = re.escape(mark)
     group = re.escape(group)
     forms = (  # examples have the decimal mark `.`
-        rf"0*{mark}\d+",  # 0.125: no thousand begins with 0
-        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: not three digits behind the mark
+        rf"0*{mark}\d+",  # 0.125: thousands do not begin with 0
+        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: other than three digits after the mark
         rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before the mark
         rf"\d*{mark}\d+[eE][+-]?\d+",  # 1.234e5
         rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",  # 1,234.567
@@ -284,11 +290,14 @@ def _proof(mark: str, group: str) -> str:
 
 
 PROOFS = {".": _proof(".", ","), ",": _proof(",", ".")}
-UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # a thousand or a fraction
+UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # 1,234: thousands or a fraction
 
 
 def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
-    """Returns the decimal mark of columns of numbers; raises AmbiguousMarkError if unclear."""
+    """Returns the decimal mark of columns of numbers.
+
+    Raises AmbiguousMarkError when the mark is unclear.
+    """
     texts = [plain_text(cells) for cells in columns if is_text(cells.type)]
     try:
         for cells in texts:
@@ -308,7 +317,7 @@ def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
 
 
 def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
-    """Returns a cell that matches a pattern."""
+    """Returns the first cell that matches a pattern; None without one."""
     for cells in texts:
         matches = pc.fill_null(pc.match_substring_regex(cells, pattern), False)
         if pc.any(matches, min_count=0).as_py():
@@ -317,7 +326,7 @@ def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
 
 
 def check_whole_cells(values: Array) -> None:
-    """Raises BadCellError when a number (N,) is not whole; NaN is missing."""
+    """Raises BadCellError for a number (N,) that is not whole; NaN is allowed."""
     known = ~np.isnan(values)
     wrong = known & ((values != np.floor(values)) | (np.abs(values) > MAX_EXACT_INTEGER))
     if wrong.any():
@@ -326,7 +335,7 @@ def check_whole_cells(values: Array) -> None:
 
 
 def check_magnitude(values: Array, most: float) -> None:
-    """Raises BadCellError when the size of a number (N,) is above `most`; NaN is missing."""
+    """Raises BadCellError for a number (N,) whose size is above `most`; NaN is allowed."""
     wrong = np.abs(values) > most
     if wrong.any():
         row = int(wrong.argmax())
@@ -334,9 +343,10 @@ def check_magnitude(values: Array, most: float) -> None:
 
 
 def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one, such as `P-01`, `p1` and `P_1`.
+    """Returns groups of names that a reader takes for one name, such as `P-01`, `p1` and `P_1`.
 
-    They differ in case, accents, width, spaces, punctuation, leading zeros or a fraction of zeros.
+    Names of a group differ in case, accents, width, spaces, punctuation, leading zeros or a
+    fraction of zeros.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in names:
@@ -344,8 +354,8 @@ def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-# A sign at the start, a fraction, a whole number, a word, and a symbol that is no separator: in
-# "-12.5 kg (%)" these are "-", ".5", "12", "kg" and "%".
+# A sign at the start, a fraction, a whole number, a word, or a symbol that is no separator:
+# "-12.5 kg (%)" has the parts "-", "12", ".5", "kg" and "%".
 _PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
 
 _ZERO_FRACTION = re.compile("[.,]0+")
@@ -367,7 +377,7 @@ def _skeleton(name: str) -> tuple[str, ...]:
 
 
 def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns text (N,) without the escapes of `report.table.csv_text`."""
+    """Returns a column of text without the escapes of `report.table.csv_text`."""
     quoted = pc.match_substring(cells, "'")
     if not pc.any(quoted, min_count=0).as_py():
         return cells
@@ -375,7 +385,7 @@ def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def typed_cells(cells: Sequence[Any]) -> pa.Array:
-    """Returns cells as numbers or booleans where all are, else as text."""
+    """Returns cells as numbers or as booleans if all cells are, else as text."""
     kinds = {type(cell) for cell in cells if cell is not None}
     if not kinds:
         return pa.nulls(len(cells))
@@ -384,13 +394,13 @@ def typed_cells(cells: Sequence[Any]) -> pa.Array:
     if kinds <= {int, float}:
         try:
             return pa.array(cells, pa.int64() if kinds == {int} else pa.float64())
-        except (pa.ArrowException, OverflowError):  # integers that no column can hold
+        except (pa.ArrowException, OverflowError):  # integers too large for a column
             pass
     return pa.array(map(cell_text, cells), pa.string())
 
 
 def join_chunks(chunks: Sequence[pa.Array]) -> pa.ChunkedArray:
-    """Joins the chunks of a column, as text where their types differ."""
+    """Joins the chunks of a column, as text if their types differ."""
     known = [chunk for chunk in chunks if not pa.types.is_null(chunk.type)]
     kinds = {chunk.type for chunk in known}
     if not kinds:

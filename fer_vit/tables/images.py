@@ -1,4 +1,4 @@
-"""Tables of users with one row for each image: labels, targets of heads, and further columns."""
+"""Reads tables of users with one row for each image: labels, targets and further columns."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,33 +23,33 @@ class ImageTable(NamedTuple):
     """The columns of M images."""
 
     paths: Objects  # (M,)
-    columns: dict[str, Objects]  # the others as names (M,), None where missing
-    notes: list[str]  # what was assumed in reading
+    columns: dict[str, Objects]  # the other columns as names (M,), None where missing
+    notes: list[str]  # assumptions of reading
 
 
 class Truth(NamedTuple):
-    """What is true of M images."""
+    """The labels, targets and further columns of M images."""
 
     paths: Objects  # (M,)
-    votes: Array | None  # the fraction of the votes for each label (M, C)
-    outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN: unknown
-    columns: dict[str, Objects]  # everything else
+    votes: Array | None  # (M, C), the fraction of votes for each label; None without labels
+    outputs: dict[str, Array]  # targets of further heads (M,) by column; NaN where unknown
+    columns: dict[str, Objects]  # the other columns (M,)
     notes: Sequence[str] = ()
 
 
 def read_images(path: Path) -> ImageTable:
-    """Reads a table with one row for each image, its columns as names."""
+    """Reads a table with one row for each image; all columns are names."""
     return _read_image_table(read_table(path))
 
 
 def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
-    """Reads the truth of images: their label, one of C `labels`, targets of heads, or both.
+    """Reads the labels of images (one of C `labels`), targets of heads, or both.
 
-    Raises FerVitError for an unknown label, and for a target that is out of range.
+    Raises FerVitError for an unknown label, or a target that is out of range.
     """
     table = read_table(path)
     output_names = [name for name in table.names if is_output(name)]
-    # a table of targets alone has no labels
+    # a table that has only targets needs no labels
     needs_label = "label" in table.names or not output_names
     needed = ["label"] if needs_label else []
     images = _read_image_table(table, needed, labels)
@@ -88,10 +88,10 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
 def _read_image_table(
     table: Table, needed: Sequence[str] = (), labels: Sequence[str] = ()
 ) -> ImageTable:
-    """Returns all columns as names, and notes about them.
+    """Returns all columns of a table as names, with notes.
 
-    `labels` are names of the column `label` and keep their spelling. Raises FerVitError when a
-    needed column is missing or has an empty cell, and when an image has several rows.
+    Names in the column `label` take their spelling in `labels`. Raises FerVitError when a needed
+    column is missing or has an empty cell, or an image has several rows.
     """
     table.check_columns(PATH, *needed)
     if not len(table):
@@ -114,7 +114,7 @@ def _read_image_table(
 
 
 def check_filled(source: Source, name: str, cells: Objects) -> None:
-    """Raises TableError for an empty cell of a column (M,)."""
+    """Raises TableError for an empty cell in the column `name` (M,)."""
     empty = is_missing(cells)
     if empty.any():
         raise TableError(
@@ -124,7 +124,7 @@ def check_filled(source: Source, name: str, cells: Objects) -> None:
 
 
 def check_distinct(source: Source, paths: Objects) -> None:
-    """Raises FerVitError for an image that several of the paths (M,) name."""
+    """Raises FerVitError for an image that several paths (M,) name."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths):
         name = normal_path(path)
@@ -137,15 +137,18 @@ def check_distinct(source: Source, paths: Objects) -> None:
 
 
 def _read_target_columns(table: Table, names: Sequence[str]) -> dict[str, Array]:
-    """Returns the targets in columns (M,), NaN: empty; raises FerVitError for one out of range."""
-    mark = table.decimal_mark(names)
+    """Returns the targets (M,) of columns, NaN where empty.
+
+    Raises FerVitError for a target that is out of range.
+    """
+    decimal_mark = table.decimal_mark(names)
     targets = {}
     for name in names:
         head = HEADS[head_of(name)]
         low = head.low
         high = head.high
         try:
-            values = read_numbers(table[name], mark)
+            values = read_numbers(table[name], decimal_mark)
         except BadCellError as error:
             expected = f"a number from {low:g} to {high:g}"
             raise bad_target(table.source, name, error.row, expected, error.cell) from error

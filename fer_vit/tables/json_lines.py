@@ -1,4 +1,4 @@
-"""Reads tables of JSON Lines: an object on each line."""
+"""Reads tables of JSON Lines: each line is an object."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,14 @@ from fer_vit.tables.layout import check_table_size
 
 
 def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads an object on each line."""
-    chunks: dict[str, list[pa.Array]] = {}  # of each column
+    """Reads a table of JSON Lines; its readers assume nothing, so the list is empty."""
+    chunks: dict[str, list[pa.Array]] = {}  # the chunks of each column
     count = 0
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         objects = _json_rows(file)
         while rows := list(islice(objects, ROWS_AT_ONCE)):
             for name in chain.from_iterable(rows):
-                if name not in chunks:  # null in the rows above
+                if name not in chunks:  # the rows above have no such cell
                     chunks[name] = [pa.nulls(count)] if count else []
             count += len(rows)
             check_table_size(path, count, len(chunks))
@@ -31,20 +31,20 @@ def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
 
 
 def _json_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yields the cells of each line that is not blank."""
-    for number, line in enumerate(lines, 1):
+    """Yields the cells by column of each line that is not blank."""
+    for line_number, line in enumerate(lines, 1):
         if line.strip():
-            yield _json_row(number, line)
+            yield _json_row(line_number, line)
 
 
-def _json_row(number: int, line: str) -> dict[str, Any]:
+def _json_row(line_number: int, line: str) -> dict[str, Any]:
     expected = "an object with the cells by column"
     try:
         row = json.loads(line, object_pairs_hook=_distinct_names)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"line {number}: expected {expected}, {error}") from error
+        raise ValueError(f"line {line_number}: expected {expected}, {error}") from error
     if not isinstance(row, dict):
-        raise ValueError(f"line {number}: expected {expected}")
+        raise ValueError(f"line {line_number}: expected {expected}")
     plain = (str, int, float, bool, type(None))
     return {name: cell if isinstance(cell, plain) else str(cell) for name, cell in row.items()}
 

@@ -1,4 +1,4 @@
-"""What every table of a user has: the names of the columns in its first row, and a limited size."""
+"""Checks of every table of a user: column names in the first row, and a limited size."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,18 +14,18 @@ MAX_CELLS = 100_000_000
 
 
 def check_regular(path: Path) -> None:
-    """Raises FerVitError for a FIFO, a folder or a device: reading could wait forever."""
+    """Raises FerVitError for a FIFO, a folder or a device, since reading could wait forever."""
     if path.exists() and not path.is_file():
         raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
 
 
 def trim_names(path: Path, cells: pa.Table) -> pa.Table:
-    """Returns the table with trimmed names, without columns that have none.
+    """Returns a table with trimmed names, without the columns that have no name.
 
     Raises FerVitError when two columns have the same name.
     """
     names = [trim_name(name) for name in cells.column_names]
-    first: dict[str, int] = {}  # the first column of each name
+    first: dict[str, int] = {}  # index of the first column with each name
     for index, name in enumerate(names):
         if name in first:
             raise TableError(f"{path} has several columns `{short(name)}`. Rename or remove one.")
@@ -41,23 +41,26 @@ def check_table_size(path: Path, rows: int, columns: int) -> None:
         limit = f"{MAX_COLUMNS:,} columns and {MAX_CELLS:,} cells"
         raise TableError(
             f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
-            "Remove columns, or split it."
+            "Remove columns, or split the table."
         )
 
 
 def trim_name(name: str) -> str:
-    """Returns the name of a column without spaces around it."""
+    """Returns the name of a column without surrounding spaces."""
     return name.strip(SPACES)
 
 
-def check_head_is_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
-    """Raises FerVitError when the names of the columns are in a later row than the first."""
-    for index, (number, row) in enumerate(rows):
+def check_header_is_first(path: Path, rows: Iterable[tuple[int, Sequence[object]]]) -> None:
+    """Raises FerVitError when the first row has no column names, but a later row has.
+
+    `rows` has the number and the cells of each row.
+    """
+    for index, (row_number, row) in enumerate(rows):
         has_names = any(isinstance(cell, str) and trim_name(cell) == PATH for cell in row)
         if has_names and index == 0:
             return
         if has_names:
             raise TableError(
                 f"Expected the names of the columns in the first row of {path}, but row "
-                f"{number} has them. Delete the rows above."
+                f"{row_number} has them. Delete the rows above."
             )

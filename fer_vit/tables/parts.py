@@ -1,4 +1,4 @@
-"""A table of `predict`: one file, or a folder of part tables that several processes write."""
+"""Tables of `predict`: one file, or a folder of part tables that several processes wrote."""
 
 import os
 import re
@@ -12,12 +12,15 @@ PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")  # part-00000-of-0
 
 
 def is_predictions(path: Path) -> bool:
-    """Returns whether a path is a table, or a folder of tables of `predict`."""
+    """Returns whether a path is a table, or a folder with part tables of `predict`."""
     return is_table(path) or any(path.glob("part-*-of-*.parquet"))
 
 
 def read_table_or_folder(path: Path) -> Table:
-    """Reads a table, or all tables of a folder as one; raises FerVitError if one is missing."""
+    """Reads a table, or the part tables of a folder as one table.
+
+    Raises FerVitError when a part table is missing.
+    """
     tables, missing = find_tables(path)
     if missing:
         raise TableError(
@@ -28,20 +31,21 @@ def read_table_or_folder(path: Path) -> Table:
 
 
 def find_tables(folder: Path) -> tuple[list[Path], int]:
-    """Returns the existing tables of a folder in order, and how many are missing.
+    """Returns the existing part tables of a folder in order, and the number of missing ones.
 
-    Each name has the number of tables: part-00000-of-00002.parquet. Tables of an earlier run with
-    fewer are ignored.
+    Each name has the number of part tables: part-00000-of-00002.parquet. Part tables of a run with
+    fewer processes are ignored.
     """
     if not folder.is_dir():
         return [], 0
-    tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by total number and index
+    tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by number of parts, then by index
     for file_name in os.listdir(folder):
         name = PART_NAME.fullmatch(file_name)
         if name:
             tables[int(name[2])][int(name[1])] = folder / file_name
     if not tables:
         return [], 0
-    number = max(tables)
-    existing = [tables[number][index] for index in sorted(tables[number]) if index < number]
-    return existing, number - len(existing)
+    num_parts = max(tables)
+    parts = tables[num_parts]
+    existing = [parts[index] for index in sorted(parts) if index < num_parts]
+    return existing, num_parts - len(existing)

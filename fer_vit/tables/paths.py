@@ -1,4 +1,4 @@
-"""Paths of images in tables: how they are compared, and which rows name the same image."""
+"""Compares paths of images in tables, and finds the rows that name the same image."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,9 +13,9 @@ from fer_vit.tables.cells import SPACES
 
 
 def normal_path(path: str) -> str:
-    """Returns a path as paths are compared: slashes, composed accents, no spaces around.
+    """Returns a path in the form for comparison: slashes, composed accents, no outer spaces.
 
-    `./` and doubled slashes mean nothing; accents come apart on macOS.
+    `./` and doubled slashes are removed. macOS writes accents as separate characters.
     """
     text = normalize("NFC", path.replace("\\", "/")).strip(SPACES)
     text = re.sub("/+", "/", text)
@@ -23,9 +23,9 @@ def normal_path(path: str) -> str:
 
 
 def one_spelling(paths: Objects) -> Objects:
-    """Returns paths (N,) in one spelling for each file: `./a.png` and `a.png` become the first.
+    """Returns paths (N,) with one spelling for each file, which is the first of its spellings.
 
-    Empty ones stay None.
+    `./a.png` and `a.png` are one file. Empty paths stay None.
     """
     first: dict[str, str] = {}
     spelled: dict[str | None, str | None] = {None: None}
@@ -38,19 +38,27 @@ def one_spelling(paths: Objects) -> Objects:
 def match_paths(
     paths: Iterable[str], known: Iterable[str], where: object, partial: bool = False
 ) -> IntArray:
-    """Returns the row of `known` for each path, of several with one path the first.
+    """Returns for each path (N,) the index of its row in `known`.
 
-    These rules are tried in this order. Paths are compared as `normal_path` writes them.
+    If `known` has a path twice, its first row counts. Paths are compared in the form of
+    `normal_path`. The first of these rules that finds a row applies:
 
-    1. A known path is the end of this path, or all of it: "x/a.png" matches "/data/x/a.png". The
-       longest such end counts: where "a.png" is known, too, "/data/x/a.png" has the row of
-       "x/a.png". Leading "./" and "../" of a known path are ignored: "../x/a.png" also matches
-       "/data/x/a.png", but not where "../../x/a.png" is known, too.
-    2. This path, without leading "./" and "../", is the end of one known path only: "../x/a.png"
-       matches the known path "/data/x/a.png", but not where "/old/x/a.png" is known, too.
+    1. A known path is the path, or an end of the path: the known "x/a.png" matches "/data/x/a.png".
+       The longest such end counts: if "a.png" is known, too, "/data/x/a.png" still has the row of
+       "x/a.png". Leading "./" and "../" of a known path are ignored: the known "../x/a.png" also
+       matches "/data/x/a.png", but not if "../../x/a.png" is known, too.
+    2. The path, without leading "./" and "../", is the end of one known path only: "../x/a.png"
+       matches the known "/data/x/a.png", but not if "/old/x/a.png" is known, too.
 
-    Raises FerVitError when a path has no row (with `partial`: none has one, and the others get -1),
-    or two have the same.
+    Args:
+        paths: The paths.
+        known: The path of each row.
+        where: The name of the table with the known paths, for messages.
+        partial: Whether paths without a row are allowed; their index is -1.
+
+    Raises:
+        FerVitError: A path has no row (with `partial`: no path has a row), or two different paths
+            match the same row.
     """
     paths = list(paths)
     names = dict.fromkeys(paths)
@@ -69,14 +77,14 @@ def match_paths(
 
 
 def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
-    """Returns the row of each path that has one by the rules of `match_paths`."""
+    """Returns the row of each path that matches a row by the rules of `match_paths`."""
     known = list(known)
     normal = {path: normal_path(path) for path in dict.fromkeys(known)}  # a video has many rows
-    by_path: dict[str, int] = {}  # the first row of each path
+    by_path: dict[str, int] = {}  # index of the first row with each path
     for row, path in enumerate(known):
         by_path.setdefault(normal[path], row)
 
-    # rows by an end of their path, and by their path without `../`; None: of several paths
+    # rows by each end of a path, and by path without `../`; None for an end of several paths
     by_end: dict[str, int | None] = {}
     by_undotted: dict[str, int | None] = {}
     for path, row in by_path.items():
@@ -97,7 +105,7 @@ def _find_rows(paths: Iterable[str], known: Iterable[str]) -> dict[str, int]:
 def _match_path(
     path: str, by_whole_path: Mapping[str, int | None], by_end: Mapping[str, int | None]
 ) -> int | None:
-    """Returns the row of a path by rows of whole paths and of ends; None: no row, or several."""
+    """Returns the row of a path by the rules of `match_paths`; None without a unique row."""
     for end in _ends(path):
         if end in by_whole_path:
             return by_whole_path[end]
@@ -105,11 +113,11 @@ def _match_path(
 
 
 def _without_dots(path: str) -> str:
-    """Returns "x/a.png" for "../x/a.png"."""
+    """Returns a path without leading dots, such as "x/a.png" for "../x/a.png"."""
     return re.sub(r"^(\.{1,2}/)+", "", path)
 
 
 def _ends(path: str) -> list[str]:
-    """Returns "data/x/a.png", "x/a.png" and "a.png" for "data/x/a.png"."""
+    """Returns all ends of a path: "data/x/a.png", "x/a.png" and "a.png" for "data/x/a.png"."""
     parts = path.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]

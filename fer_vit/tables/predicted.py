@@ -1,4 +1,4 @@
-"""A table of `predict`, which people may have edited, as typed columns."""
+"""Reads tables of `predict`, which people may have edited, as typed columns."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,34 +31,34 @@ MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
 
 
 class PredictedTable(NamedTuple):
-    """A table of `predict` with N rows and C expressions, its columns as types."""
+    """A table of `predict` as typed columns, with N rows and C expressions."""
 
     source: Source
     labels: list[str]  # the expressions (C,)
-    paths: Objects  # (N,), in one spelling for each file, None where empty
+    paths: Objects  # (N,), with one spelling for each file; None where empty
     shares: Array  # (N, C), the columns of probabilities
-    numbers: dict[str, Array]  # all columns of numbers by name (N,), NaN where missing
-    # all columns but the path, probabilities and features (N,), None where missing; other columns
-    # of numbers are in `numbers` as well
+    numbers: dict[str, Array]  # columns of numbers (N,) by name, NaN where missing
+    # columns (N,) by name, None where missing: all but the path, probabilities and features; a
+    # column of numbers is in `numbers` as well
     columns: dict[str, Objects]
     facts: dict[str, str]  # how `predict` made the table; {} without a record
-    notes: list[str]  # what was assumed in reading
+    notes: list[str]  # assumptions of reading
 
     @property
     def predicted(self) -> Mask:
-        """Which rows (N,) have a face."""
+        """Whether each row (N,) has a face."""
         return ~np.isnan(self.numbers["confidence"])
 
     def name_first(self, wrong: Mask) -> str:
-        """Returns the name of the first row in which a cell is wrong (N,)."""
+        """Returns the name of the first row that is True in `wrong` (N,)."""
         return self.source.row_name(int(wrong.argmax()))
 
 
 def read_predicted(path: Path) -> PredictedTable:
-    """Reads a table, or a folder of tables, of `predict`.
+    """Reads a table of `predict`, or a folder with part tables.
 
-    `fields.py` has the types of its columns; columns of a user are text. Raises
-    FerVitError when the table is incomplete, lacks a column, or has a cell that does not fit.
+    `fields.py` has the types of its columns; columns of a user are text. Raises FerVitError when
+    the table is incomplete, lacks a column, or has a cell that does not fit its column.
     """
     table = read_table_or_folder(path)
     table.check_columns(PATH, "confidence")
@@ -67,13 +67,13 @@ def read_predicted(path: Path) -> PredictedTable:
     types = table_columns(labels, videos=True, outputs=outputs)
 
     number_names = [name for name in table.names if types.get(name) in (int, float)]
-    mark = table.decimal_mark(number_names)
+    decimal_mark = table.decimal_mark(number_names)
     numbers = {}
     for name in number_names:
-        numbers[name] = _read_valid_numbers(table, name, types[name], mark)
+        numbers[name] = _read_valid_numbers(table, name, types[name], decimal_mark)
     columns, word_notes = _read_columns(table, types, numbers, labels)
 
-    decimal = ["decimal commas"] if mark == "," else []
+    decimal = ["decimal commas"] if decimal_mark == "," else []
     return PredictedTable(
         source=table.source,
         labels=labels,
@@ -86,10 +86,10 @@ def read_predicted(path: Path) -> PredictedTable:
     )
 
 
-def _read_valid_numbers(table: Table, name: str, kind: type, mark: str) -> Array:
+def _read_valid_numbers(table: Table, name: str, kind: type, decimal_mark: str) -> Array:
     """Returns the numbers of a column (N,), NaN where missing."""
     try:
-        values = read_numbers(table[name], mark)
+        values = read_numbers(table[name], decimal_mark)
         check_magnitude(values, MAX_NUMBER)
         if kind is int:
             check_whole_cells(values)
@@ -106,7 +106,7 @@ def _cell_error(table: Table, name: str, error: BadCellError) -> TableError:
 def _read_columns(
     table: Table, types: Mapping[str, type], numbers: Mapping[str, Array], labels: Sequence[str]
 ) -> tuple[dict[str, Objects], list[str]]:
-    """Returns columns but probabilities and features, and notes about words for missing values."""
+    """Returns `PredictedTable.columns`, and notes about words for missing values."""
     columns: dict[str, Objects] = {}
     notes = []
     for name in table.names:
@@ -130,5 +130,5 @@ def _read_columns(
 
 
 def _number_cells(values: Array, kind: type) -> Objects:
-    """Returns numbers (N,) as cells of a type, None where missing."""
+    """Returns numbers (N,) as cells of the type `kind`, None where missing."""
     return as_objects([None if math.isnan(value) else kind(value) for value in values.tolist()])

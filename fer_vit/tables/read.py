@@ -1,7 +1,7 @@
 """Reads tables of users and other programs: text, workbooks, JSON Lines and Parquet.
 
 Every table of a user goes through `read_table`; `READERS` has a reader for each format.
-`Table.assumed` states what is not the plain case, such as an encoding other than UTF-8.
+`Table.assumed` states what had to be assumed, such as an encoding other than UTF-8.
 """
 
 import csv
@@ -29,15 +29,15 @@ from fer_vit.wording import format_counts
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a table as they were read."""
+    """The cells of a table before conversion."""
 
     source: Source
-    cells: pa.Table  # with the metadata of a Parquet file
-    assumed: tuple[str, ...] = ()  # what is not the plain case, for a message
+    cells: pa.Table  # the columns, with the metadata of a Parquet file
+    assumed: tuple[str, ...] = ()  # what had to be assumed: phrases for a message
 
     @property
     def path(self) -> Path:
-        """The file, or the folder of several."""
+        """The path of the file, or of the folder with several files."""
         return self.source.path
 
     @property
@@ -58,8 +58,8 @@ class Table:
             return
         hint = suggest(missing[0], self.names)
         for name in self.names:
-            if name.casefold() == missing[0].casefold():
-                hint = f" Rename `{name}`."
+            if name.casefold() == missing[0].casefold():  # only the case differs
+                hint = f" Rename `{name}` to `{missing[0]}`."
                 break
         columns = "columns" if len(names) > 1 else "column"
         actual = short(known_names(missing[0], self.names)) or "no column"
@@ -78,19 +78,22 @@ class Table:
             ) from error
 
     def facts(self) -> dict[str, str]:
-        """Returns how `predict` made the table; of several, the first; {} without a record."""
+        """Returns the record of how `predict` made the table; {} without a record.
+
+        If the table has several files, the first record counts.
+        """
         with reading(self.path):
             return read_facts(self.cells.schema.metadata or {})
 
     def assumption_notes(self, *more: str) -> list[str]:
-        """Returns a line with what was assumed in reading; none for the plain case."""
+        """Returns a line with the assumptions of reading and `more` of the caller, if any."""
         assumed = [*self.assumed, *more]
         if not assumed:
             return []
         return [f"{self.path.name}: {', '.join(assumed)}."]
 
     def missing_notes(self, name: str, words: Counter[str]) -> list[str]:
-        """Returns a line about words of a column that were read as missing values, if any."""
+        """Returns a line about the words of a column that were read as missing, if any."""
         if not words:
             return []
         return [
@@ -99,36 +102,39 @@ class Table:
 
 
 def read_table(*paths: Path) -> Table:
-    """Reads a table, or several of a folder as one; raises FerVitError if one is not readable.
+    """Reads a table, or the Parquet files that several processes of `predict` wrote, as one table.
 
-    Several are Parquet files of `predict`, whose readers assume nothing.
+    Raises FerVitError when a file cannot be read.
     """
     first = paths[0]
     check_regular(first)
-    read = READERS.get(first.suffix.lower())
+    read = READERS.get(first.suffix.lower())  # all files have one suffix
     if read is None:
         raise TableError(
             f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
         )
-    tables = []
+    parts = []
     num_rows = {}
+    assumed = []
     for path in paths:
         check_regular(path)
         with reading(path):
-            cells, assumed = read(path)
-            table = trim_names(path, cells)
-        tables.append(table)
-        num_rows[path] = table.num_rows
-    if len(tables) == 1:
-        return Table(Source(first, num_rows), tables[0], tuple(assumed))
+            cells, assumed_here = read(path)
+            cells = trim_names(path, cells)
+        parts.append(cells)
+        num_rows[path] = cells.num_rows
+        assumed += assumed_here
+    if len(parts) == 1:
+        return Table(Source(first, num_rows), parts[0], tuple(assumed))
     with reading(first.parent):
-        joined = pa.concat_tables(tables, promote_options="permissive")
-    return Table(Source(first.parent, num_rows), joined)
+        # "permissive": a column that a file lacks becomes null, and types may widen
+        joined = pa.concat_tables(parts, promote_options="permissive")
+    return Table(Source(first.parent, num_rows), joined, tuple(assumed))
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Raises FerVitError when the table that is read within the block cannot be read."""
+    """Raises FerVitError when reading a table fails within the block."""
     try:
         yield
     except (
@@ -148,7 +154,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads a Parquet file; repeated text stays one text in memory."""
+    """Reads a Parquet file; there are no assumptions, so the list is empty.
+
+    Text columns are read as dictionaries: equal cells share one text in memory.
+    """
     with pq.ParquetFile(path) as file:
         check_table_size(path, file.metadata.num_rows, file.metadata.num_columns)
         schema = file.schema_arrow
@@ -160,7 +169,7 @@ def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     return cells.drop_columns(indices), []
 
 
-# The readers of tables by lower-case suffix: each returns the cells and what it assumed.
+# The readers of tables by lower-case suffix. A reader returns the cells and its assumptions.
 READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {
     ".csv": read_text,
     ".tsv": read_text,
@@ -171,8 +180,8 @@ READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {
 }
 
 
-def metadata(path: Path) -> dict[bytes, bytes]:
-    """Returns the metadata of a Parquet file, {} for another file or a folder."""
+def read_metadata(path: Path) -> dict[bytes, bytes]:
+    """Returns the metadata of a Parquet file; {} for another file, or a folder."""
     if path.suffix.lower() != ".parquet" or path.is_dir():
         return {}
     check_regular(path)
@@ -181,5 +190,8 @@ def metadata(path: Path) -> dict[bytes, bytes]:
 
 
 def is_table(path: Path) -> bool:
-    """Returns whether a path names a table; a manifest may be a Parquet file as well."""
-    return path.suffix.lower() in READERS and b"fer_vit" not in metadata(path)
+    """Returns whether a path names a table and no manifest.
+
+    A manifest is a Parquet file with `fer_vit` in its metadata.
+    """
+    return path.suffix.lower() in READERS and b"fer_vit" not in read_metadata(path)

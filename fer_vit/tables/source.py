@@ -1,4 +1,4 @@
-"""Where a table comes from, for messages: which row of which file has a cell."""
+"""Where a table comes from: names rows and files in messages."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,23 +11,23 @@ from fer_vit.errors import TableError, short
 
 @dataclass(frozen=True)
 class Source:
-    """The file of a table, or the files of several that were read as one."""
+    """The file of a table, or several files that were read as one table."""
 
-    path: Path  # the file, or the folder of several
-    num_rows: dict[Path, int] = field(default_factory=dict)  # of each file, in order
+    path: Path  # the file, or the folder with several files
+    num_rows: dict[Path, int] = field(default_factory=dict)  # number of rows of each file, in order
 
     def row_name(self, row: int | np.integer[Any]) -> str:
-        """Returns the file and number of a row for messages."""
+        """Returns the file and the number of a row, for messages."""
         path, number = self._file_and_number(int(row))
-        return f"{path}, row {number} (counted after the head, without blank rows)"
+        return f"{path}, row {number} (counted after the header, without blank rows)"
 
     def earlier_row_name(self, row: int) -> str:
-        """Returns the number and file of a row, for messages that begin with `row_name`."""
+        """Returns the number and the file of a row, for messages that begin with `row_name`."""
         path, number = self._file_and_number(row)
         return f"row {number} of {path.name}"
 
     def _file_and_number(self, row: int) -> tuple[Path, int]:
-        """Returns the file of a row, and its number in the file from 1."""
+        """Returns the file of a row, and the number of the row in the file, counted from 1."""
         index = row
         for path, num_rows in self.num_rows.items():
             if index < num_rows:
@@ -38,7 +38,7 @@ class Source:
     def bad_cell(
         self, column: str, row: int, expected: str, cell: object, remedy: str
     ) -> TableError:
-        """Returns the error of a cell that is not what its column needs."""
+        """Returns the error for a cell that does not fit its column."""
         return TableError(
             f"{self.row_name(row)}: expected {expected} in `{column}`, but got `{short(cell)}`. "
             f"Correct the cell, or {remedy}."

@@ -1,4 +1,4 @@
-"""Reads tables that are text: finds out the encoding and what separates the cells."""
+"""Reads tables that are text: finds the encoding and the separator of cells."""
 
 import codecs
 import csv
@@ -18,15 +18,15 @@ import pyarrow.csv as pa_csv
 from fer_vit.errors import TableError
 from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import SPACES, unescape_column
-from fer_vit.tables.layout import PATH, check_head_is_first, check_table_size, trim_name
+from fer_vit.tables.layout import PATH, check_header_is_first, check_table_size, trim_name
 
-SNIFFED_CHARACTERS = 1 << 18  # characters from which the separator is found
-ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # other than UTF-8, by name
+SNIFFED_CHARACTERS = 1 << 18  # characters that are read to find the separator
+ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # names of encodings other than UTF-8
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
 def read_text(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads cells that are separated by commas, semicolons or tabs, without blank rows."""
+    """Reads cells separated by commas, semicolons or tabs, without blank rows; see `READERS`."""
     encoding = find_encoding(path)
     with path.open(encoding=encoding, newline="") as file:
         beginning = file.read(SNIFFED_CHARACTERS)
@@ -37,12 +37,12 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     rows = _first_rows(beginning[offset:], separator)
     if not rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_head_is_first(path, ((line + skip_rows, row) for line, row in rows))
-    _, head = rows[0]
-    check_table_size(path, 1, len(head))
+    check_header_is_first(path, ((line + skip_rows, row) for line, row in rows))
+    _, header = rows[0]
+    check_table_size(path, 1, len(header))
 
-    # all cells as text; names may be equal, so columns are read by number
-    column_numbers = [str(index) for index in range(len(head))]
+    # All cells are read as text. Columns are named by index, since names may occur twice.
+    column_numbers = [str(index) for index in range(len(header))]
     read_options = pa_csv.ReadOptions(
         encoding=encoding.removesuffix("-sig"),
         skip_rows=skip_rows,
@@ -59,29 +59,29 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
         _check_line_lengths(path, encoding, separator, skip_rows)
         raise
     check_table_size(path, cells.num_rows, cells.num_columns)
-    cells = _without_blank_rows(cells.slice(1))  # the first row is the head
+    cells = _without_blank_rows(cells.slice(1))  # without the header
     columns = [unescape_column(column) for column in cells.columns]
-    names = [csv_value(name) for name in head]
+    names = [csv_value(name) for name in header]
 
     assumed = []
     if encoding != "utf-8-sig":
         assumed.append(f"read as {ENCODINGS[encoding]}")
     if separator != ",":
         assumed.append(f"separated by {SEPARATORS[separator]}")
-    unnamed = sum(not name.strip(SPACES) for name in head)
+    unnamed = sum(not name.strip(SPACES) for name in header)
     if unnamed:
-        assumed.append(f"without {unnamed} of {len(head)} columns, which have no name")
+        assumed.append(f"without {unnamed} of {len(header)} columns, which have no name")
     return pa.table(columns, names=names), assumed
 
 
 def find_encoding(path: Path) -> str:
-    """Returns the encoding of a text: UTF-16 by its byte order mark, else UTF-8 or Windows-1252.
+    """Returns the encoding of a text file: UTF-16 by byte order mark, UTF-8 or Windows-1252.
 
-    Raises FerVitError when it is none.
+    Raises FerVitError for another encoding.
     """
     with path.open("rb") as file:
-        mark = file.read(2)
-    if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        byte_order_mark = file.read(2)
+    if byte_order_mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
     for encoding in ("utf-8-sig", "cp1252"):
         if _decodes(path, encoding):
@@ -109,7 +109,10 @@ def _decodes(path: Path, encoding: str) -> bool:
 
 
 def find_separator(beginning: str) -> tuple[str, int]:
-    """Returns the separator of a text, and where its table begins: below Excel's line `sep=;`."""
+    """Returns the separator of a text, and the offset of its table.
+
+    The offset is 0, or the end of Excel's first line `sep=;`.
+    """
     named = re.match(r'"?sep=([,;\t])"?[^\S\t]*(\r\n|\r|\n)', beginning)
     if named:
         return named[1], named.end()
@@ -117,7 +120,7 @@ def find_separator(beginning: str) -> tuple[str, int]:
 
 
 def _rate_separator(beginning: str, separator: str) -> tuple[bool, int, int]:
-    """Returns how well a separator fits: for a cell `path`, equal lines, and many cells."""
+    """Returns how well a separator fits: a column `path`, rows of equal width, and many columns."""
     rows = [row for _, row in _first_rows(beginning, separator)]
     width = len(rows[0]) if rows else 0
     named = any(len(row) > 1 and PATH in map(trim_name, row) for row in rows)
@@ -128,16 +131,16 @@ def _rate_separator(beginning: str, separator: str) -> tuple[bool, int, int]:
 
 
 def _first_rows(beginning: str, separator: str) -> list[tuple[int, list[str]]]:
-    """Returns up to 20 rows that are not blank, with their lines."""
+    """Returns the line number and the cells of up to 20 rows that are not blank."""
     reader = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
     rows: list[tuple[int, list[str]]] = []
-    with suppress(csv.Error):  # a cell that is too long for Python's reader
+    with suppress(csv.Error):  # a cell is too long for Python's reader
         rows.extend(islice(_filled_rows(reader), 20))
     return rows
 
 
 def _filled_rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yields line and cells of the rows of a CSV reader that are not blank."""
+    """Yields the line number and the cells of each row that is not blank."""
     for row in reader:
         if any(map(str.strip, row)):
             yield reader.line_num, row
@@ -149,29 +152,29 @@ def _skip_blank(row: Any) -> str:
 
 
 def _check_line_lengths(path: Path, encoding: str, separator: str, skip_rows: int) -> None:
-    """Raises FerVitError for the first line with more or fewer cells than the head."""
+    """Raises FerVitError for the first line with more or fewer cells than the header."""
     with path.open(encoding=encoding, newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         rows = _filled_rows(reader)
         for _ in range(skip_rows):
             next(rows)
-        _, head = next(rows)
+        _, header = next(rows)
         for line, row in rows:
-            if len(row) == len(head):
+            if len(row) == len(header):
                 continue
             remedy = "Correct the line."
-            if len(row) == len(head) + 1 and line == skip_rows + 2:
+            if len(row) == len(header) + 1 and line == skip_rows + 2:
                 remedy = "In R, write it with `row.names = FALSE`."
-            if len(head) == 1:
+            if len(header) == 1:
                 remedy = "Separate the cells by commas, semicolons or tabs."
             raise TableError(
-                f"Expected a table in {path}, but line {line} has {len(row)} cells, and the head "
-                f"has {len(head)}. {remedy}"
+                f"Expected a table in {path}, but line {line} has {len(row)} cells, and the header "
+                f"has {len(header)}. {remedy}"
             )
 
 
 def _without_blank_rows(cells: pa.Table) -> pa.Table:
-    """Returns rows that have any cell: spreadsheets leave `,,` where a row was emptied."""
+    """Returns the rows with any text: spreadsheets leave `,,` where a row was emptied."""
     rows = np.arange(cells.num_rows)
     for column in cells.columns:
         if not len(rows):

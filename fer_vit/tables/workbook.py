@@ -20,15 +20,15 @@ from fer_vit.tables.cells import (
     typed_cells,
     unescape_column,
 )
-from fer_vit.tables.layout import check_head_is_first, check_table_size
+from fer_vit.tables.layout import check_header_is_first, check_table_size
 
-MAX_BYTES = 2 << 30  # of an unpacked workbook
+MAX_BYTES = 2 << 30  # most bytes of an unpacked workbook
 
 
 def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads the first sheet of a workbook, row by row, without blank rows."""
+    """Reads the first sheet of a workbook row by row, without blank rows; see `READERS`."""
     try:
-        import openpyxl  # only here: the extra `excel` may not be installed
+        import openpyxl  # not at the top, since the extra `excel` may be missing
     except ImportError as error:
         raise TableError(f"{path}: {NO_EXCEL}") from error
     try:
@@ -60,9 +60,9 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
 
 
 def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Yields number and cells of the rows of a sheet that are not blank."""
+    """Yields the number and the cells of each row that is not blank."""
     try:
-        sheet.reset_dimensions()  # which may be wrong
+        sheet.reset_dimensions()  # the recorded dimensions may be wrong
         for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
             if not all(map(_is_blank, row)):
                 yield number, row
@@ -71,19 +71,19 @@ def _sheet_rows(path: Path, sheet: Any) -> Iterator[tuple[int, Sequence[Any]]]:
 
 
 def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Table:
-    """Reads the rows of a sheet, the first of which has the names of the columns."""
+    """Reads the rows of a sheet; the first row has the names of the columns."""
     first_rows = list(islice(rows, 20))
     if not first_rows:
         raise TableError(f"Expected a table in {path}, but it is empty.")
-    check_head_is_first(path, first_rows)
+    check_header_is_first(path, first_rows)
     _, names = first_rows[0]
-    width = len(names)  # without blank cells at the end
+    width = len(names)  # number of columns, without blank cells at the end
     while _is_blank(names[width - 1]):
         width -= 1
-    head = ["" if _is_blank(cell) else csv_value(str(cell)) for cell in names[:width]]
+    header = ["" if _is_blank(cell) else csv_value(str(cell)) for cell in names[:width]]
     check_table_size(path, 1, width)
 
-    chunks: list[list[pa.Array]] = [[] for _ in head]  # of each column
+    chunks: list[list[pa.Array]] = [[] for _ in header]  # the chunks of each column
     count = 0
     rows_of_cells = chain(first_rows[1:], rows)
     while batch := list(islice(rows_of_cells, ROWS_AT_ONCE)):
@@ -98,7 +98,7 @@ def _read_sheet(path: Path, rows: Iterator[tuple[int, Sequence[Any]]]) -> pa.Tab
         for index, column in enumerate(chunks):
             column.append(typed_cells([_read_cell(row, index) for _, row in batch]))
     columns = [_unescape_text(join_chunks(column)) for column in chunks]
-    return pa.table(columns, names=head)
+    return pa.table(columns, names=header)
 
 
 def _unescape_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
