@@ -236,13 +236,16 @@ def write_tables(
     table = outputs.table
     is_json = table.suffix == ".json"
     written = table.with_suffix(".jsonl") if is_json else table
+    warnings = []
     try:
         predict_table(model, photos, paths, options, outputs._replace(table=written))
     except MarkedCopyError:
-        return ["There is no marked copy: the clip cannot be read, or the copy cannot be written."]
+        warnings.append(
+            "There is no marked copy: the clip cannot be read, or the copy cannot be written."
+        )
     if is_json:
         join_rows(written, table)
-    return []
+    return warnings
 
 
 def join_rows(lines: Path, table: Path) -> None:

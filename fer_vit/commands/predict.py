@@ -148,7 +148,7 @@ def predict(
     if rank.rank == 0:
         for note in [
             *inputs.notes,
-            *options.unused(sources),
+            *options.unused_notes(sources),
             *unused_size(part_size, wanted),
         ]:
             LOGGER.info(note)

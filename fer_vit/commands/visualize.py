@@ -113,7 +113,7 @@ def visualize(
 
     numbers = Counter(kinds.values())
     shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
-    for note in [*inputs.notes, *options.photos.unused(inputs.files)]:
+    for note in [*inputs.notes, *options.photos.unused_notes(inputs.files)]:
         LOGGER.warning(note)
     LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"

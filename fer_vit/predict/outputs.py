@@ -61,7 +61,8 @@ def check_heads(heads: Sequence[str], model_heads: Sequence[str], model: str) ->
     for head in heads:
         if head not in model_heads:
             raise FerVitError(
-                f"Expected outputs of {model} among {', '.join(model_heads)}, but got {head}."
+                f"Expected outputs among {', '.join(model_heads)}, which {model} has, but got "
+                f"{head}."
             )
     if len(set(heads)) < len(heads):
         raise FerVitError(f"Expected each of the outputs once, but got {', '.join(heads)}.")

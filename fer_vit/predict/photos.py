@@ -115,7 +115,7 @@ class PhotoOptions:
                 "Leave one of them out."
             )
 
-    def unused(self, sources: Sequence[Source]) -> list[str]:
+    def unused_notes(self, sources: Sequence[Source]) -> list[str]:
         """Returns a note on changed options of videos if there is no video, else no note."""
         if any(map(is_video, sources)):
             return []

@@ -321,6 +321,16 @@ def test_the_marked_copy_is_of_the_clip_that_is_read(
 
 
 @pytest.mark.usefixtures("quick_explanations")
+def test_json_is_complete_if_there_is_no_marked_copy(uploads: Path) -> None:
+    (uploads / "torn.mp4").write_bytes(b"no video")
+    found_faces, *_ = run(uploads, ["torn.mp4", "group.jpg"], "faces.json", report=True)
+    rows = json.loads((uploads.parent / "faces.json").read_text())
+    assert [row["path"] for row in rows] == ["torn.mp4", "group.jpg"]
+    assert not (uploads.parent / "marked.mp4").exists()
+    assert any("marked copy" in warning for warning in found_faces["warnings"])
+
+
+@pytest.mark.usefixtures("quick_explanations")
 def test_a_report_names_refused_files_and_explains_the_others(
     uploads: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,10 +111,10 @@ def test_user_columns_do_not_replace_outputs(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("label", ["contempt", "anger"])
-def test_included_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> None:
+def test_shipped_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> None:
     """The network is exactly symmetric: rounding to half precision keeps equal weights equal."""
-    included = load("ferplus-fairface", "cpu")
-    spec = included.crop_spec
+    shipped = load("ferplus-fairface", "cpu")
+    spec = shipped.crop_spec
     photo, landmarks = draw_face(label, 3, 96)
     crop, points, *_ = crop_face(photo, landmarks, spec, framed=False)
     views = [(crop, points), mirror(crop, points)]
@@ -122,11 +122,11 @@ def test_included_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> No
     boxes = np.stack([region_boxes(places, spec.regions) for _, places in views])  # (2, R, 4)
     image = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
     with torch.inference_mode():
-        raw = included.net(image, torch.from_numpy(boxes).float())
+        raw = shipped.net(image, torch.from_numpy(boxes).float())
 
-    probabilities = included.net.probabilities(raw["expression"])
+    probabilities = shipped.net.probabilities(raw["expression"])
     assert (probabilities[0] - probabilities[1]).abs().max() < 1e-5
-    outputs = included.net.settings.outputs
+    outputs = shipped.net.settings.outputs
     assert len(outputs["movements"]) == 45
     for head, names in outputs.items():
         source, sign = HEADS[head].mirror(names)

@@ -92,10 +92,10 @@ def test_photo_options_refuse_wrong_values(options: dict[str, Any], message: str
 
 def test_options_of_videos_without_a_video_are_named() -> None:
     options = PhotoOptions(fps=5.0, smooth=1.0, batch_size=3)
-    (line,) = options.unused([Path("a.jpg"), b"bytes"])
+    (line,) = options.unused_notes([Path("a.jpg"), b"bytes"])
     assert re.findall("`(.*?)`", line) == ["fps", "smooth"]
-    assert options.unused([Path("a.jpg"), Path("b.mp4")]) == []
-    assert PhotoOptions(batch_size=3).unused([Path("a.jpg")]) == []
+    assert options.unused_notes([Path("a.jpg"), Path("b.mp4")]) == []
+    assert PhotoOptions(batch_size=3).unused_notes([Path("a.jpg")]) == []
 
 
 @pytest.fixture

@@ -493,7 +493,7 @@ def test_crops_without_edges_have_no_blur() -> None:
 @pytest.mark.parametrize("side", [48, 112, 224])
 def test_the_blur_of_a_wave_is_its_length_over_two_pi(side: int) -> None:
     place = (torch.arange(side) * 16 / side).expand(1, 3, side, side)
-    wave = 0.5 + 1e-3 * torch.sin(place)  # of low contrast
+    wave = 0.5 + 1e-3 * torch.sin(place)  # a low contrast
     assert measure_blur(wave).item() == pytest.approx(48 / 16, rel=0.02)
 
 

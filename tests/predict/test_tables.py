@@ -64,7 +64,8 @@ def test_each_rank_predicts_its_own_tables(
     out = tmp_path / "out"
     crops = ["--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
     words = ["predict", str(drawn / "faces/val"), f"--output={out}", "--part_size=4", *crops]
-    killed = out / ".part-00000-of-00009.parquet.0123abcd.part"  # of a table that is not made again
+    # the remains of a table that is not written again
+    killed = out / ".part-00000-of-00009.parquet.0123abcd.part"
     killed.mkdir(parents=True)
     (killed / files.OWN_MARK).touch()
     monkeypatch.setenv("WORLD_SIZE", "3")

@@ -22,7 +22,7 @@ from tests.train.test_heads import validate
 
 pytestmark = pytest.mark.slow  # a model is trained
 FACES = 2000
-EPOCHS = 16  # of the config
+EPOCHS = 16  # number of epochs in the config
 FEATURES = ("brow", "eye", "nose", "mouth")
 LEAST = {"yaw": 0.9}
 """Least agreement of outputs if it is not 0.95. The boxes of regions hardly show the outline of the

@@ -600,7 +600,7 @@ def test_a_small_teacher_sees_means_of_pixels() -> None:
 
     teacher.logits = record
     faces = batch_with_heads()
-    stripes = (torch.arange(size) // 3 % 2).float()  # of three pixels
+    stripes = (torch.arange(size) // 3 % 2).float()  # stripes of three pixels
     task = SimpleNamespace(networks=[teacher])
     Teachers.teach(task, faces._replace(image=stripes.expand_as(faces.image)))
     ((image, boxes),) = seen
