@@ -131,7 +131,7 @@ def font_files() -> Iterator[FontFile]:
 
     Fonts without serifs follow, then the other fonts.
     """
-    # only here: the import takes time, and few labels need it
+    # not at the top: the import takes time, and few labels need it
     from matplotlib.font_manager import fontManager
 
     entries = []

@@ -137,9 +137,7 @@ def test_a_table_as_json_and_csv(client: TestClient, worker: Stub, tmp_path: Pat
     assert [*tmp_path.iterdir()] == []
 
 
-def test_how_long_a_report_is_kept(
-    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_is_kept_until_it_is_closed(client: TestClient, tmp_path: Path) -> None:
     done = client.post("/api/report", files=PHOTO).json()
     page = client.get(done["html"])
     assert page.text == "<p>Report</p>"
@@ -148,6 +146,11 @@ def test_how_long_a_report_is_kept(
     assert not (tmp_path / done["id"] / "uploads").exists()
     assert client.post(f"/results/{done['id']}/close").status_code == 204
     assert client.get(done["html"]).status_code == 404
+
+
+def test_a_report_is_kept_until_its_time_is_over(
+    client: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "KEPT_SECONDS", 0.01)
     done = client.post("/api/report", files=PHOTO).json()
     wait_until(lambda: not [*tmp_path.iterdir()])

@@ -801,7 +801,7 @@ MUTATIONS = [
         "fer_vit/app/api.py",
         "        jobs.close(name)\n",
         "        pass\n",
-        "tests/app/test_server.py::test_how_long_a_report_is_kept",
+        "tests/app/test_server.py::test_a_report_is_kept_until_it_is_closed",
     ),
     Mutation(
         "results are removed when the server ends",
@@ -822,7 +822,7 @@ MUTATIONS = [
         "fer_vit/app/jobs.py",
         "        asyncio.get_running_loop().call_later(KEPT_SECONDS, self.remove, folder.name)\n",
         "",
-        "tests/app/test_server.py::test_how_long_a_report_is_kept",
+        "tests/app/test_server.py::test_a_report_is_kept_until_its_time_is_over",
     ),
     Mutation(
         "what SIGKILL leaves is removed at the next start",

@@ -481,7 +481,7 @@ def test_the_heat_of_the_label_is_shown_where_its_pixels_are(tab: Tab, tmp_path:
     view = replace(make_view("a.png"), to_crop=np.eye(2, 3) * 32 / 48)
     records = [save_face(tmp_path, 0, view, evidence, REGIONS)]
     page, wrong = open_records(tab, tmp_path, records)
-    panel = page.locator(".gallery .face")  # of a single face, open at once
+    panel = page.locator(".gallery .face")  # the only face is open from the start
     panel.get_by_label("regions", exact=True).uncheck()
     shown = []
     for target in ("happiness", "neutral"):
@@ -627,7 +627,7 @@ def test_bars_of_shares_have_the_same_scale_on_all_faces(opened_face: Page) -> N
     expect(ends).to_have_text(["-50%", "0", "+50%"])
     assert bars.first.evaluate(WIDTH) == pytest.approx(0.5 * 0.25 / 0.5)
     dialog.locator("select[name=target]").select_option('happiness rather than "><i>x')
-    expect(ends).to_have_text(["-100%", "0", "+100%"])  # of shares above a half
+    expect(ends).to_have_text(["-100%", "0", "+100%"])  # a share is above 0.5
     assert bars.first.evaluate(WIDTH) == pytest.approx(0.5 * 0.9)
     dialog.get_by_text("How regions exchange information").click()
     expect(ends).to_have_text(["0", "100%"])

@@ -342,7 +342,7 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     assert [line["gaps"] for video in videos.values() for line in video.curves("")] == [[], [], []]
     fewer, left_out = limit_pictures(videos, 15)
     assert left_out == {}
-    assert fewer["a.mp4"].not_shown() == {0: 36, 1: 16}  # of 41 and of 21 faces
+    assert fewer["a.mp4"].not_shown() == {0: 36, 1: 16}  # the people have 41 and 21 faces
     shown = {
         path: [(face.track, face.frame) for face in video.faces_to_show()]
         for path, video in fewer.items()
