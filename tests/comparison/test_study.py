@@ -364,7 +364,7 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path, rest: float, turned: 
     faces = read_predictions(path, videos=True)
     compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
     (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Head pose")]
-    # of seven frames after the first, four are turned by 7 degrees more
+    # Four frames of the seven after the first are turned by 7 degrees more.
     assert kind.values["roll"] == pytest.approx([4, 4])
     assert kind.form == "+.1f"
 
@@ -448,7 +448,7 @@ def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Pa
     table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
     table["smoothed_calm"] = 1 - table["smoothed_happy"]
     means = study(table, tmp_path).kinds[0]
-    assert means.values["happy"] == pytest.approx([0.5, 0.5])  # of 0.1 and 0.9
+    assert means.values["happy"] == pytest.approx([0.5, 0.5])  # the mean of 0.1 and 0.9
 
     faces = read_predictions(tmp_path / "faces.csv", videos=True)
     changed = make_study(faces, "condition", "subject", rest=Rest(0, 1))

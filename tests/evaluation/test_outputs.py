@@ -82,7 +82,7 @@ def test_measures_have_intervals_over_persons() -> None:
 
 
 def test_the_targets_of_one_person_have_no_interval() -> None:
-    """Of six persons one has targets: every resample is the same, which proves nothing."""
+    """Only one of six persons has targets: all resamples are equal, which proves nothing."""
     rng = np.random.default_rng(3)
     value = rng.random((30, 3))
     target = rng.random((30, 3))
@@ -380,7 +380,7 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
 
 def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutputs) -> None:
     error = altered.errors(altered.turned)
-    of_second = altered.errors(altered.clean)  # whose outputs are the unaltered ones
+    of_second = altered.errors(altered.clean)  # the outputs of unaltered images
     row = altered.scored.errors["turned"]
     assert row.other_model.mean.mean == pytest.approx(of_second.mean())
     assert row.other_model.difference.mean == pytest.approx((error - of_second).mean())

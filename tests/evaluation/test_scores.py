@@ -108,7 +108,7 @@ def test_calibration_error_equals_torchmetrics() -> None:
 
 
 def test_the_calibration_error_has_no_interval() -> None:
-    """Of calibrated faces the true error is 0, and all resamples lie above the estimate."""
+    """The true error of calibrated faces is 0, but all resamples lie above the estimate."""
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet(np.full(4, 0.3), 300)
     label = (probabilities.cumsum(1) < rng.uniform(size=(300, 1))).sum(1)
@@ -221,7 +221,7 @@ def test_the_difference_of_two_models_is_paired() -> None:
         (low, high), abs=0.004
     )
     same = score_faces(first, shares, LABELS, minus=first)
-    fewest = int(shares.sum(0).min())  # of a class
+    fewest = int(shares.sum(0).min())  # faces in the rarest class
     unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
     assert same["UAR"].mean == 0
     assert same["UAR"].num_faces == 400
@@ -311,7 +311,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
 
 @pytest.mark.parametrize("persons", [6, 12, 40])
 def test_intervals_of_few_persons_contain_the_truth(persons: int) -> None:
-    """They are as wide as t intervals. Percentiles 2.5 and 97.5 contain it in 84% with 6."""
+    """Intervals are as wide as t intervals: percentiles 2.5 and 97.5 cover 84% with 6 persons."""
     rng = np.random.default_rng(persons)
     values = rng.normal(size=(persons, 300))  # as many studies
     hits = 0
@@ -395,7 +395,7 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
             assert results[name].mean is not None
             assert (results[name].low is None) == (persons < MIN_UNITS), name
 
-    # a line states it
+    # a line reports few persons
     right = np.arange(8 * persons) % 3 > 0
     made = faces(right, person=[str(person) for person in unit])
     text = write_results(tmp_path / "out", {}, evaluate_faces(made, []), made)
@@ -405,15 +405,22 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
 
 @pytest.mark.parametrize("hits", [0, 6])
 def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int) -> None:
+    # six faces, and one without a value
     values = np.append(np.full(6, hits / 6), np.nan)[:, None]
     expected = binomtest(hits, 6).proportion_ci(method="exact")
     (share,) = mean_intervals(values, scale="share")
     assert (share.low, share.high) == pytest.approx((expected.low, expected.high))
+
+    # three persons with two faces each
     expected = binomtest(hits // 2, 3).proportion_ci(method="exact")
     (of_persons,) = mean_intervals(values, np.array([0, 0, 1, 1, 2, 2, 2]), scale="share")
     assert (of_persons.low, of_persons.high) == pytest.approx((expected.low, expected.high))
-    (difference,) = mean_intervals(values)
-    assert (difference.low, difference.high) == (hits / 6, hits / 6)
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0])
+def test_mean_intervals_of_equal_numbers_have_no_width(number: float) -> None:
+    (mean,) = mean_intervals(np.full((6, 1), number))  # numbers have no known bounds
+    assert (mean.low, mean.high) == (number, number)
 
 
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1.0])
@@ -492,7 +499,7 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     assert compared["other"].test.p >= fisher
 
     difference = compared["perfect"].test.difference
-    inside = binomtest(30, 30).proportion_ci(method="exact")  # of persons
+    inside = binomtest(30, 30).proportion_ci(method="exact")  # 30 persons
     (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
     below = np.hypot(1 - inside.low, outside.high - outside.mean)
     assert difference.mean == pytest.approx(misses / 1000)

@@ -29,7 +29,7 @@ def test_columns_have_the_types_of_their_fields(tmp_path: Path) -> None:
     assert [type(cell) for cell in table.columns["face"]] == [int, int, type(None)]
     assert table.columns["yaw"].tolist() == [-1.5, None, None]
     assert table.columns["ambiguous"].tolist() == [True, None, None]
-    assert table.columns["age"].tolist() == ["30", None, "1"]  # of a user: names
+    assert table.columns["age"].tolist() == ["30", None, "1"]  # a column of a user has names
     assert not {"path", "p_anger", "feature_0"} & table.columns.keys()
     assert len(table.notes) == 2  # how the text was read, and a word for a missing value
 
