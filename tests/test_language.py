@@ -40,6 +40,8 @@ CODE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """Front matter, code and the targets of links."""
+HEADLESS = re.compile(r"# of |^ +\*{0,2}\w+: Of ")
+"""The beginning of a comment, or of the description of an argument, without a subject."""
 NAMELESS = {"one", "found", "other", "there", "some", "own"}
 """Names of variables that a reader has to look up."""
 
@@ -154,6 +156,44 @@ def test_comments_of_constants_stand_behind_or_above_them() -> None:
 def test_texts_below_constants_are_found() -> None:
     source = '"""A module."""\nA = 1  # one\n# two\nB = 2\nC: int = 3\n"""three"""\n'
     assert texts_below_constants(source) == ["5: C: int = 3"]
+
+
+def headless(source: str) -> list[str]:
+    """Comments and descriptions of arguments that begin with "of", with their lines.
+
+    Their noun is in the name beside them or further away.
+    """
+    lines = source.splitlines()
+    found_lines = []
+    for number, line in enumerate(lines, 1):
+        before = lines[number - 2].lstrip() if number > 1 else ""
+        continues = line.lstrip().startswith("#") and before.startswith("#")
+        if HEADLESS.search(line) and not continues:
+            found_lines.append(f"{number}: {line.strip()[:60]}")
+    return found_lines
+
+
+def test_comments_begin_with_their_subject() -> None:
+    lines = []
+    for path in sorted((ROOT / "fer_vit").rglob("*.py")):
+        lines += [f"{path.relative_to(ROOT)}:{line}" for line in headless(text(path))]
+    assert lines == []
+
+
+def test_comments_without_a_subject_are_found() -> None:
+    source = """
+A = 1  # of a page
+# Half
+# of a page
+B = 2  # pages, of which half are white
+def open(page: int) -> None:
+    '''Opens.
+
+    Args:
+        page: Of the book.
+    '''
+"""
+    assert headless(source) == ["2: A = 1  # of a page", "10: page: Of the book."]
 
 
 def test_variables_name_what_they_are() -> None:

@@ -21,9 +21,9 @@ class Crop(NamedTuple):
     """A face as a model gets it: a crop and its regions."""
 
     image: Image  # (S, S, 3)
-    boxes: Float32Array  # of the regions (R, 4), xyxy in crop pixels; 0 where not `valid`
-    valid: Mask  # which regions are present (R,)
-    to_crop: Array  # matrix (2, 3) from photo to crop pixels
+    boxes: Float32Array  # (R, 4), boxes of the regions, xyxy in crop pixels; 0 where not `valid`
+    valid: Mask  # (R,), which regions are present
+    to_crop: Array  # (2, 3), the matrix from photo to crop pixels
 
 
 class Search(NamedTuple):

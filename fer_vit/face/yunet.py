@@ -29,8 +29,8 @@ REMEDY = (
 
 STRIDES = (8, 16, 32)
 MULTIPLE = 32  # the network's input is padded with black to multiples of this many pixels
-SUPPRESSED_IOU = 0.3  # of two boxes with a larger IoU, only the one with the better score is kept
-MAX_CANDIDATES = 5000  # faces that are considered, best scores first
+SUPPRESSED_IOU = 0.3  # a box with a larger IoU with a box of a better score is left out
+MAX_CANDIDATES = 5000  # how many faces are considered, best scores first
 
 # The file fixes height and width of its input to 640 pixels. `FREE_SIZE` replaces both by free
 # dimensions named "h" and "w". In ONNX's format each dimension takes five bytes, so that no length
@@ -118,10 +118,10 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
 
 
 def _decode_cells(
-    cls: Float32Array,  # (C, 1): of a cell, the probability of a face
-    obj: Float32Array,  # (C, 1): of a box, its expected overlap with the face
-    bbox: Float32Array,  # (C, 4): centre from the cell's corner, logarithm of the sides, in strides
-    kps: Float32Array,  # (C, 10): landmarks from the cell's corner, in strides
+    cls: Float32Array,  # (C, 1), the probability that a cell has a face
+    obj: Float32Array,  # (C, 1), the expected overlap of box and face
+    bbox: Float32Array,  # (C, 4), centre from the cell's corner and log of the sides, in strides
+    kps: Float32Array,  # (C, 10), landmarks from the cell's corner, in strides
     stride: int,
     width: int,
     min_score: float,

@@ -86,7 +86,7 @@ class Recipe:
         Args:
             output: The folder of the command.
             logs: The folder of the run in it.
-            options: Of `fit` by name; they win over the recipe's.
+            options: Options of `fit` by name; they win over the options of the recipe.
             resume: Whether an earlier run is continued.
 
         Returns:

@@ -107,6 +107,7 @@ def test_intervals_are_over_persons_not_faces(
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
     monkeypatch.setattr(faithfulness, "MEASURED", quick)
     monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
+    monkeypatch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
     table = Manifest.read(drawn / "faces.parquet", ["val"]).split("val").table.slice(0, 6)
     persons = pa.array([f"p{row // 2}" for row in range(6)])
     pq.write_table(table.append_column("person", persons), tmp_path / "persons.parquet")
