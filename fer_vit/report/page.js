@@ -106,6 +106,7 @@ large.prepend(dialog.querySelector('nav'));
 const ADDRESS = /^#face-(\d+)$/;
 const OPENED = 'opened';
 let leaving = false;  // whether the browser is on its way back from the entry of a closed face
+let isLeft = false;  // whether the browser has left the entry of the face that closes now
 
 function openFace(number, along, home) {
   line = along;
@@ -154,6 +155,7 @@ function onEntry() {
 function followAddress() {
   const named = location.hash.match(ADDRESS);
   if (!named || !faces[named[1]]) {
+    isLeft = dialog.open && !named;
     dialog.close();
     return;
   }
@@ -192,7 +194,8 @@ dialog.addEventListener('close', () => {
   home.focus();
   const isHidden = document.activeElement !== home;  // by the filter, which can change
   if (isHidden) form.text.focus();
-  leaveAddress();
+  if (!isLeft) leaveAddress();  // by now, the browser may have gone forward to the entry again
+  isLeft = false;
 });
 dialog.addEventListener('keydown', event => {
   const isMoved = event.target.matches('select, [type=radio]');  // by the same keys

@@ -657,6 +657,20 @@ def test_an_open_face_has_an_address(tab: Tab, file: Path) -> None:
     assert wrong == []
 
 
+def test_a_face_that_back_has_closed_leaves_no_later_entry(tab: Tab, file: Path) -> None:
+    """The dialog's event `close` comes after the browser has perhaps gone forward again."""
+    page, wrong = tab.open(file.as_uri())
+    page.locator(".card").nth(1).click()
+    page.evaluate("""() => new Promise(resolve => {
+        document.querySelector('dialog').addEventListener('close', () => setTimeout(resolve, 200));
+        const forward = () => history.pushState('opened', '', '#face-2');
+        addEventListener('hashchange', forward, {once: true});
+        history.back();
+    })""")
+    assert page.evaluate("location.hash") == "#face-2"
+    assert wrong == []
+
+
 @pytest.fixture
 def shared(tab: Tab, file: Path) -> Iterator[tuple[Page, str]]:
     """The page on a server whose path begins with two slashes, as on a network share."""
