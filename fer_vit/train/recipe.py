@@ -8,6 +8,8 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.configs import find_config
@@ -63,19 +65,22 @@ class Recipe:
     def key(self, manifest: Path, *parts: str) -> str:
         """Returns eight digits for the faces, the config, the options and further parts.
 
-        Where an option or a part names a model on this disk, its weights count as well: another
-        model of the same name is another run.
+        Where the config, an option or a part names a model on this disk, the weights of the model
+        count as well: another model of the same name is another run.
         """
         with manifest.open("rb") as file:
             content = file_digest(file, "sha256").digest()
         path = find_config(self.config)
-        if os.path.isfile(path):
-            content += Path(path).read_bytes()
-        else:
-            content += path.encode()
+        settings = Path(path).read_bytes() if os.path.isfile(path) else path.encode()
+        content += settings
         for part in (*self.options, *parts):
             content += b"\0" + part.encode()
-            content += _digest_of_model(part.rpartition("=")[2])
+
+        names = _yaml_scalars(settings)
+        for option in self.options:
+            names += _yaml_scalars(option.partition("=")[2] or option)
+        for name in (*names, *parts):
+            content += _digest_of_model(name)
         return sha256(content).hexdigest()[:8]
 
     def fit(
@@ -121,12 +126,20 @@ class Recipe:
         return load(load_custom(checkpoint, self.model))
 
 
+def _yaml_scalars(text: str | bytes) -> list[str]:
+    """Returns all keys and values of a YAML text; none if the text is not YAML."""
+    try:
+        events = [*yaml.parse(text, yaml.SafeLoader)]
+    except yaml.YAMLError:
+        return []
+    return [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
+
+
 def _digest_of_model(name: str) -> bytes:
-    """Returns the sha256 of the weights of a checkpoint or folder; empty if there is none."""
-    path = Path(name)
-    if path.is_dir():
-        path = path / WEIGHTS_FILE
-    if not os.path.isfile(path):
+    """Returns the sha256 of the weights of a checkpoint or folder; empty for other names."""
+    # `os.path`, because the methods of `Path` raise an error for a name that is too long
+    weights = os.path.join(name, WEIGHTS_FILE) if os.path.isdir(name) else name
+    if not os.path.isfile(weights):
         return b""
-    with path.open("rb") as file:
+    with open(weights, "rb") as file:
         return file_digest(file, "sha256").digest()

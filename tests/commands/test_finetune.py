@@ -163,11 +163,13 @@ def test_finetune_replaces_no_other_file_and_ends_before_any_work(
     assert notes.read_text() == "mine"
 
 
-def test_the_key_of_a_run_has_the_weights_of_its_start(drawn: Path, tmp_path: Path) -> None:
+def test_the_key_of_a_run_has_the_weights_of_its_models(drawn: Path, tmp_path: Path) -> None:
     manifest = drawn / "faces.parquet"
     weights = tmp_path / "a.ckpt"
     folder = tmp_path / "a"
     folder.mkdir()
+    config = tmp_path / "mine.yaml"
+    config.write_text(f"model:\n  init: {weights}\n")
     keys = set()
     for content in (b"1", b"2"):
         weights.write_bytes(content)
@@ -176,8 +178,17 @@ def test_the_key_of_a_run_has_the_weights_of_its_start(drawn: Path, tmp_path: Pa
             Recipe("finetune").key(manifest, str(weights)),
             Recipe("finetune").key(manifest, str(folder)),
             Recipe("finetune", (f"--model.init={weights}",)).key(manifest),
+            Recipe("finetune", ("--model.init", str(weights))).key(manifest),
+            Recipe("finetune", (f"--model.teachers=[{folder}, {weights}]",)).key(manifest),
+            Recipe(str(config)).key(manifest),
         }
-    assert len(keys) == 6
+    assert len(keys) == 12
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, "[", "*a", "\0", "\n\t:", "/dev/zero", "."])
+def test_the_key_of_a_run_reads_no_other_value(value: str, drawn: Path) -> None:
+    option = f"--trainer.max_time={value}"
+    assert len(Recipe("finetune", (option,)).key(drawn / "faces.parquet", value)) == 8
 
 
 def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
