@@ -47,7 +47,7 @@ PLAIN_VERBS = {
     "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
     "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
-    "live": "find and classify faces before a camera, on a page and in a table",
+    "live": "find and classify faces in front of a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
     "app": "predict and visualize on a page in the browser",
     "evaluate": "score a model or a table of predictions, overall and by group",

@@ -1,4 +1,4 @@
-"""The command `live`: the faces before a camera, on a page and in a table."""
+"""The command `live`: the faces in front of a camera, on a page and in a table."""
 
 import sys
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def live(
     overwrite: bool = False,
     outputs: Sequence[str] = (),
 ) -> None:
-    """Finds and classifies the faces before a camera and shows them on a local page.
+    """Finds and classifies the faces in front of a camera and shows them on a local page.
 
     The page shows the newest frame; frames that arrive while one is processed are skipped.
     Expressions on the page are smoothed by {SMOOTHING}.
