@@ -3,7 +3,7 @@
 The method is split conformal prediction (Papadopoulos et al. 2002; Vovk, Gammerman and Shafer 2005)
 with the score 1 - p(true label): "Least ambiguous set-valued classifiers with bounded error levels"
 (Sadinle, Lei and Wasserman 2019, arXiv:1609.00451). Sets by class are from section 3 of that paper.
-This score gives the smallest sets of the usual scores.
+Of the usual scores, this score gives the smallest sets.
 
 The rate is guaranteed under two assumptions: faces come from the distribution of the calibration
 faces, and nothing else in the model depends on the calibration faces. The validation faces also

@@ -222,7 +222,7 @@ class Faces(Sequence["Face"]):
         return f"{type(self).__name__}(faces={len(self)}, photos={len(self.infos)})"
 
     def view(self, row: int) -> "Face":
-        """Returns the face in a row, from 0."""
+        """Returns the face in a row; rows are counted from 0."""
         return Face(self, row)
 
     def take(self, indices: IntArray) -> Self:
@@ -330,7 +330,7 @@ class Faces(Sequence["Face"]):
     @property
     def entropy(self) -> Array:
         """The entropy of the probabilities in nats (N,), between 0 and log C."""
-        # p log p is 0 for p = 0: 1 log 1 is 0, too
+        # 0 log 0 counts as 0: a probability of 0 is replaced by 1, and 1 log 1 is 0
         probabilities = np.where(self.probabilities > 0, self.probabilities, 1.0)
         return np.asarray(-(probabilities * np.log(probabilities)).sum(1))
 

@@ -2,8 +2,8 @@
 
 Outputs are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
 disk and renamed. Other users may write to the folder of the target, so only `open_own_folder` opens
-scratch folders. The next process that writes a target removes the scratch folders that killed
-processes have left.
+scratch folders. `check_output` removes the scratch folders that killed processes have left beside a
+target; `clear_remains_of` and `clear_remains_in` do so for other callers.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ ADVICE = "Choose a folder that you may write and that has room."
 ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
 SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # .faces.csv.0123abcd.part
 
-# A file in each scratch folder. A folder of another user that was renamed to the name of a scratch
-# folder has no such file and is not removed.
+# A file in each scratch folder. Another user may rename a folder of this user to the name of a
+# scratch folder. Such a folder has no such file and is not removed.
 OWN_MARK = "made-by-fer-vit"
 
 # Files, in lower case, that file managers write into folders. Such files do not count as content.

@@ -69,8 +69,8 @@ def other_side(name: str) -> str:
 
     Names with a side look like `left_eye`, `mouthSmileLeft`, `MOUTH_LEFT` or `mouthSmile_L`. Each
     side in a name changes: the mirror image of `Eye_Left_Right`, the left eye that looks to the
-    right, is `Eye_Right_Left`. In a name with such a word, `_r` is no side: `left_AU12_r` is an
-    intensity.
+    right, is `Eye_Right_Left`. In a name that contains `left` or `right` as a word, the ending
+    `_r` is no side: `left_AU12_r` is an intensity.
     """
     swapped = SIDE.sub(lambda side: SIDES[side[0]], name)
     for ending, opposite in SIDE_ENDINGS.items():

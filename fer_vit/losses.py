@@ -89,7 +89,8 @@ def identity(raw: Tensor) -> Tensor:
 class Loss(NamedTuple):
     """How a head is trained, in units of the raw outputs."""
 
-    compute: Callable[[Tensor, Tensor], Tensor]  # takes raw outputs and targets (B, K) in float32
+    # takes raw outputs and targets (B, K); computes in float32
+    compute: Callable[[Tensor, Tensor], Tensor]
     activate: Callable[[Tensor], Tensor]  # converts raw outputs (B, K) to the scale of the targets
 
 

@@ -23,7 +23,7 @@ MAX_PICKLE = 10_000_000
 
 MAX_CALLS = 100_000  # most objects that a pickle may build by calls: tensors and dictionaries
 MAX_OPCODES = 1_000_000
-MAX_NESTING = 100  # most levels of lists within lists
+MAX_NESTING = 100  # most levels of nested lists and dictionaries
 
 # Most parts of all lists and dictionaries. A pickle can use one list many times, so its parts are
 # counted at each use.

@@ -229,7 +229,7 @@ def note_in_worker(name: str) -> None:
 
 
 def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
-    """Converts torch's error about a dead DataLoader worker to an error that names what it read.
+    """Converts torch's error about a dead worker to an error that names what the worker read.
 
     Returns None for other errors.
     """

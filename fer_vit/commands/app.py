@@ -23,10 +23,10 @@ def app(
 ) -> None:
     """Serves a page for the browser that predicts and explains faces.
 
-    The faces may be in photos, in clips or in front of the camera. The page shows the report of `fer-vit
-    visualize`; report and table (`fer-vit predict`) can be downloaded. Other programs can use the
-    server's API. Photos stay on this machine; they are removed when the page closes, at the latest
-    after an hour. Ctrl-C ends the server.
+    The faces may be in photos, in clips or in front of the camera. The page shows the report of
+    `fer-vit visualize`; report and table (`fer-vit predict`) can be downloaded. Other programs can
+    use the server's API. Photos stay on this machine; they are removed when the page closes, at the
+    latest after an hour. Ctrl-C ends the server.
 
     Examples:
         fer-vit app

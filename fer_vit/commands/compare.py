@@ -58,7 +58,7 @@ def compare(
         rest: A resting interval in each clip, START:END in seconds, such as 0:5. The mean over this
             interval is subtracted from the probabilities and outputs of the clip. Clips without a
             face in the interval are left out.
-        grid: The duration of a bin in seconds. Also writes grid.csv, the mean probabilities of each
+        grid: The duration of a bin in seconds. Also write grid.csv, the mean probabilities of each
             clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
         uncertain: Also use faces of which the detector is uncertain, in photos that have a face of

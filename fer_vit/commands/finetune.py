@@ -151,13 +151,13 @@ def warn_of_untrained(manifest: Manifest, start: str, heads: Collection[str]) ->
     kept = [head for head in heads if head not in manifest.outputs]
     if kept:
         LOGGER.warning(
-            f"The photos have no targets for {', '.join(kept)}. The training keeps these outputs "
-            f"near the predictions of {start}, but they may be less exact."
+            f"The photos have no targets for {', '.join(kept)}. These heads of {start} are kept, "
+            "but their values may be less exact than before."
         )
 
 
 def count_faces(manifest: Manifest) -> Counter[str]:
-    """Returns the number of faces in each split: the largest face of each photo.
+    """Returns the number of faces in each split.
 
     Raises:
         FerVitError: A class has too few training faces, or the val split has none.

@@ -172,8 +172,8 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
     reader of `source`.
 
     Raises:
-        FerVitError: There is no such data set or option, or an option of another data set has a
-            value.
+        FerVitError: There is no such data set or option, or an option of another data set differs
+            from its default.
     """
     if source not in SOURCES:
         hint = suggest(source, SOURCES)
@@ -217,7 +217,7 @@ def _refuse_other_options(source: str, values: dict[str, Any]) -> None:
             if option in own_options:
                 remedy = f"Write `--{_spelling(source, option)}`."
             raise FerVitError(
-                f"`--{spelling}` belongs to the source {owner}, not to {source}. {remedy}"
+                f"`--{spelling}` belongs to the data set {owner}, not to {source}. {remedy}"
             )
 
     unknown = sorted(values.keys() - spellings)

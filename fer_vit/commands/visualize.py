@@ -45,8 +45,8 @@ def visualize(
     The faces are in photos and videos. Writes OUTPUT/index.html, a gallery to filter, sort and
     search. A click on a face opens its views. "What drives the prediction" has the attributions of
     pixels and regions. "How regions exchange information" has the attention between regions,
-    through the whole encoder or in one of its attention heads. Models that also predict movements
-    or pose show these below. The page needs only OUTPUT/photos. faces.parquet has a row for every
+    through the whole encoder or in one of its attention heads. Movements and pose follow below, if
+    the model predicts them. The page needs only OUTPUT/photos. faces.parquet has a row for every
     face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the
     mean attention. Time and size are estimated before the faces are explained. Videos are read
     before the estimate.

@@ -116,7 +116,7 @@ def write_model(
     overwrite: bool,
     batches: Iterator[Batch] | None = None,
 ) -> None:
-    """Writes a model to `options.output` in the format of this name; logs the sizes of the files.
+    """Writes a model to `options.output`, in the format that the name selects; logs the file sizes.
 
     Args:
         model: The model.
@@ -230,7 +230,7 @@ def write_onnx(
     inputs = example_inputs(model)
     program = trace_program(model, inputs)
     with warnings.catch_warnings():
-        # all inputs have the axis `faces`, and torch logs a warning for each input
+        # all inputs have the axis `faces`, and torch issues a warning for each input
         warnings.filterwarnings("ignore", "# The axis name: faces")
         graph = torch.onnx.export(
             program,

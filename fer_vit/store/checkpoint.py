@@ -112,7 +112,7 @@ def _check_saved(saved: dict[Any, Any], path: Path) -> None:
 
     A resumed run deletes the older checkpoints that ModelCheckpoint has recorded, in any folder.
     The best checkpoint may be in the folder of the previous run, where Lightning keeps it. So the
-    best checkpoint may have any path that is no URL and does not lead upwards.
+    best checkpoint may have any path for which `_is_plain` is True.
     """
     older: list[object] = []
     models = saved.get("best_k_models")
@@ -136,9 +136,9 @@ def _outside(path: Path, name: object) -> ModelError:
 
 
 def _is_plain(name: object) -> bool:
-    """Returns whether a name is a path, no URL, and leads out of no folder in the path.
+    """Returns whether a name is a path, no URL, and has no `..` after the name of a folder.
 
-    "a/../../b" leads out of "a".
+    "../a" is plain; "a/../b" is not.
     """
     if not isinstance(name, str) or "://" in name or "::" in name:
         return False

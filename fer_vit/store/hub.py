@@ -43,7 +43,7 @@ def fetch_folder(name: str | Path, **download_options: Any) -> Path:
     if str(name) and Path(name).is_dir():
         return Path(name)
 
-    # Callers have loaded a checkpoint before, but a user may have misspelled the path of one.
+    # A caller loads a checkpoint itself. Only a misspelled path of a checkpoint comes here.
     expected = (
         f"Expected a shipped model ({', '.join(models)}), "
         "a checkpoint, a folder or user/name on the hub"

@@ -102,7 +102,7 @@ def _settings_parser(kind: type) -> ArgumentParser:
 
 
 def check_ranges(settings: ModelSettings, name: str | Path) -> None:
-    """Raises FerVitError when settings have a wrong count of numbers, or numbers out of range."""
+    """Raises FerVitError when the number of values of a setting or a value is wrong."""
     classes = len(settings.labels)
 
     def expect(key: str, fits: bool, expected: str) -> None:
@@ -124,7 +124,7 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
         valid_rows.append(is_complete and _all_within(row, 0, 1))
     has_keys = not settings.thresholds or settings.thresholds.keys() == COVERAGE_KEYS
     are_valid = has_keys and all(valid_rows)
-    expect("thresholds", are_valid, "from 0 to 1, all and each label, by level")
+    expect("thresholds", are_valid, "from 0 to 1, all and each label, by coverage")
 
     has_prior = len(settings.prior) in (0, classes) and _all_within(settings.prior, 1e-9, 1)
     expect("prior", has_prior, "empty or one share per label")
