@@ -243,20 +243,26 @@ def check_detection(face: object, image: Image, name: str) -> Detection:
             f"{expected} objects of fer_vit.face.detection.Detection, but got a "
             f"{type(face).__name__}."
         )
-    box = np.asarray(face.box, float)
+    try:
+        box = np.asarray(face.box, float)
+        landmarks = np.asarray(face.landmarks, float)
+        score = float(face.score)
+    except (TypeError, ValueError) as error:
+        raise FerVitError(
+            f"{expected} numbers as box, landmarks and score, but got {short(face)}."
+        ) from error
     if not _is_box_in(image, box):
         raise FerVitError(
             f"{expected} boxes in the image, as left, top, right and bottom in pixels, but got "
             f"{short(box)} in an image of {image.shape[1]} x {image.shape[0]}."
         )
-    landmarks = np.asarray(face.landmarks, float)
     if landmarks.shape != (5, 2) or not np.isfinite(landmarks).all():
         raise FerVitError(
-            f"{expected} five landmarks (5, 2) for each face, but got {short(face.landmarks)}."
+            f"{expected} five landmarks (5, 2) for each face, but got {short(landmarks)}."
         )
-    if not 0 < face.score <= 1:
-        raise FerVitError(f"{expected} scores above 0 and at most 1, but got {face.score:g}.")
-    return Detection(box, landmarks, float(face.score))
+    if not 0 < score <= 1:
+        raise FerVitError(f"{expected} scores above 0 and at most 1, but got {score:g}.")
+    return Detection(box, landmarks, score)
 
 
 def _is_box_in(image: Image, box: Array) -> bool:

@@ -14,11 +14,12 @@ PERSON_COLUMN = "person"  # the column with the person's identity, in data sets 
 def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     """Moves a tenth of the training images of each class into each of `splits`.
 
-    If persons are known, a tenth of the persons is moved instead. The CRC-32 of the name of the
+    Where persons are known, a tenth of the persons is moved instead. The CRC-32 of the name of the
     image or person decides, so the choice is equal on each machine. From a small class, one image
     is moved, unless train would lose its last image. Rows stay in order; a note reports the change.
     """
-    groups = _group_units([row for row in reading.rows if row.split == "train"])
+    train = [row for row in reading.rows if row.split == "train"]
+    groups = _group_units(train)
     if not groups:
         return reading
 
@@ -36,10 +37,9 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
         if row.split == "train":
             row = replace(row, split=moved.get(_unit(row), "train"))
         rows.append(row)
-    held_out = "the persons" if PERSON_COLUMN in reading.extra else "every class"
     note = (
-        f"A fixed tenth of {held_out} of train is held out as {', another as '.join(splits)}: "
-        "choose the model by val, read test once."
+        f"A fixed tenth of {_describe_units(train)} of train is held out as "
+        f"{', another as '.join(splits)}: choose the model by val, read test once."
     )
     return replace(reading, rows=rows, notes=[*reading.notes, note])
 
@@ -59,6 +59,16 @@ def _group_units(rows: list[Row]) -> list[set[str]]:
             images[row.label].add(_unit(row))
     groups = [persons, *images.values()]
     return [names for names in groups if names]
+
+
+def _describe_units(rows: list[Row]) -> str:
+    """Returns what the names in the groups of `_group_units` stand for, as words of a note."""
+    has_person = [PERSON_COLUMN in row.extra for row in rows]
+    if all(has_person):
+        return "the persons"
+    if any(has_person):
+        return "the persons and of the images without a person in every class"
+    return "every class"
 
 
 def _unit(row: Row) -> str:

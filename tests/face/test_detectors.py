@@ -242,6 +242,10 @@ def test_faces_of_an_object_are_sorted_by_score_and_may_be_lists_of_numbers() ->
         ([Detection(BOX, POINTS, 97.0)], "97"),
         ([Detection(BOX, POINTS, float("nan"))], "nan"),
         ([Detection(BOX, POINTS, 0.0)], "0"),
+        ([Detection("left", POINTS, 0.9)], "left"),
+        ([Detection(BOX, [[1, 2], [3]], 0.9)], r"\[3\]"),
+        ([Detection(BOX, POINTS, None)], r"Detection\(box="),
+        ([Detection(BOX, POINTS, np.array([0.5, 0.9]))], r"Detection\(box="),
     ],
 )
 def test_faces_of_an_object_that_are_none_are_an_error(faces: Any, actual: str) -> None:

@@ -54,6 +54,19 @@ def test_hold_out_takes_a_tenth_of_the_persons_and_a_tenth_of_the_images_without
     assert sum(not row.extra for row in val) == 3
 
 
+def test_the_note_of_hold_out_names_persons_and_images_without_a_person_where_both_are() -> None:
+    unknown = [Row(b"", f"unknown/{index}.png", "train") for index in range(10)]
+    known = [Row(b"", f"{index}.png", "train", extra={"person": f"{index}"}) for index in range(10)]
+    for rows, has_persons, has_images in (
+        (unknown, False, False),
+        (known, True, False),
+        (unknown + known, True, True),
+    ):
+        (note,) = hold_out(Reading(("fear",), rows, extra=("person",))).notes
+        assert ("the persons" in note) == has_persons
+        assert ("without a person" in note) == has_images
+
+
 def test_hold_out_depends_on_names_alone_and_keeps_the_order() -> None:
     rows = reading(fear=50)
     turned = Reading(rows.labels, rows.rows[::-1])
