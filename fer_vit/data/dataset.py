@@ -402,7 +402,7 @@ class ShardSampler(TrainSampler):
 
     Each epoch shuffles the shards, and the rows of each shard.
 
-    This is a sampler, not an `IterableDataset`, for two reasons. First, each worker would have an
+    This is a sampler, not an `IterableDataset`, for two reasons. First, each worker would have its
     own iterator over shards: the number of workers would change which faces form a batch, and each
     worker would have shards in memory. Second, a run can resume from the position of a sampler.
     The cost: the main process reads the shards, and sends each encoded image through a queue to a

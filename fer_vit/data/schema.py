@@ -345,10 +345,7 @@ def write_manifest(
 
 
 def check_manifest_name(out: Path) -> None:
-    """Raises FerVitError when `out` cannot be a new manifest.
-
-    That is a folder, or a file name that does not end in .parquet.
-    """
+    """Raises FerVitError when `out` is a folder, or has a name that does not end in .parquet."""
     if out.suffix != ".parquet":
         raise FerVitError(f"Expected a file name that ends in .parquet, but got {out}.")
     if out.is_dir():
@@ -369,7 +366,7 @@ def check_shards(reading: Reading, shards: int) -> None:
 def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
     """Writes a folder of shards atomically: `shards` files for train, one for each other split.
 
-    The rows of train are shuffled, with a fixed seed. Raises FerVitError as `check_shards`.
+    The rows of each split are shuffled, with a fixed seed. Raises FerVitError as `check_shards`.
     """
     # checked again, as images may have been dropped since the first check
     check_shards(reading, shards)
@@ -394,7 +391,10 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:
-    """Raises FerVitError when an image is neither embedded nor below the manifest's folder."""
+    """Raises FerVitError when the path of an image that is not embedded cannot be stored.
+
+    Such an image lies outside of the manifest's folder, or has a name that is not Unicode.
+    """
     for row in reading.rows:
         if isinstance(row.image, Path) and row.image.is_file():
             _stored_path(row.image, folder, embed)  # raises the error
@@ -436,7 +436,8 @@ def _image_record(row: Row, folder: Path, embed: Embed) -> dict[str, Any]:
 def _stored_path(image: Path, folder: Path, embed: Embed) -> str | None:
     """Returns the path from the manifest's folder to an image; None for an image to embed.
 
-    Links in the path are not resolved. Raises FerVitError for an image outside of the folder.
+    Links in the path are not resolved. Raises FerVitError for an image outside of the folder, or
+    with a name that is not Unicode.
     """
     if embed == "always" or image.stat().st_size < EMBED_BELOW:
         return None

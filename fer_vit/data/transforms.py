@@ -97,10 +97,10 @@ class Augment:
         self.config = config
 
     def __call__(self, image: Image, landmarks: Array | None, spec: CropSpec, seed: int) -> Cropped:
-        """Crops and changes a face of an image (H, W, 3); an equal seed gives an equal result.
+        """Crops and changes a face of an image (H, W, 3); the same seed gives the same result.
 
-        The landmarks are (5, 2) in image pixels, or None. An image is a face crop of a data set
-        already (`framed`).
+        The landmarks are (5, 2) in image pixels, or None. The image counts as a face crop already
+        (`framed`), as images of data sets do.
         """
         config = self.config
         rng = np.random.default_rng(seed)

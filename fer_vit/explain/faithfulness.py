@@ -235,8 +235,8 @@ def randomised(
 ) -> Iterator[tuple[str, Tensor]]:
     """Compares explanations while more and more weights of the model are shuffled: a sanity check.
 
-    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018). Shuffled are first the
-    classifier, then the pooling, each block from the last to the first, and the embeddings.
+    Adebayo et al., "Sanity Checks for Saliency Maps" (NeurIPS 2018). The classifier is shuffled
+    first, then the pooling, each block from the last to the first, and the embeddings.
 
     Yields:
         The name of the part that was shuffled last, and the rank correlation (B,) of the tokens'

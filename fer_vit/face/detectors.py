@@ -29,8 +29,8 @@ from fer_vit.wording import describe_entries
 # landmarks of the eyes are 11% too far apart.
 MIN_SIDE = 224
 
-# The largest longer side of the images that a detector gets, in pixels. At 1280, YuNet finds faces
-# down to about a hundredth of a photo's longer side.
+# The largest longer side of the images that YuNet gets, in pixels. At 1280, YuNet finds faces down
+# to about a hundredth of a photo's longer side.
 MAX_SIDE = 1280
 
 # side in pixels of the largest face that is detected as a whole, not in fragments

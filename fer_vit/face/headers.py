@@ -108,7 +108,7 @@ def is_animated(data: bytes) -> bool:
 
 
 def count_scans(data: bytes) -> int:
-    """Returns the number of scans of a JPEG; 0 for other formats.
+    """Counts the scans of a JPEG, up to one with the whole image; returns 0 for other formats.
 
     With only a few bytes, a scan can refine all pixels.
     """
@@ -123,7 +123,7 @@ def count_scans(data: bytes) -> int:
 
 
 def _has_several_scans(data: bytes) -> bool:
-    """Returns whether a JPEG has several scans.
+    """Returns whether the first scan of a JPEG is not the whole image.
 
     If so, the decoder has the coefficients of all pixels in memory at once.
     """
@@ -132,7 +132,7 @@ def _has_several_scans(data: bytes) -> bool:
 
 
 def _scans(data: bytes) -> Iterator[bool]:
-    """Yields for each scan of a JPEG whether the scan has all components, so the whole image."""
+    """Yields for each scan of a JPEG whether it is the whole image: sequential, all components."""
     components = b""
     for marker, at in _markers(data):
         if marker in SEQUENTIAL_FRAMES:

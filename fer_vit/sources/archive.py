@@ -65,10 +65,10 @@ def is_tar(path: Path) -> bool:
 def unpacked(archive: Path, out: Path) -> Iterator[Unpacked]:
     """Unpacks an archive into a hidden folder beside `out`, and removes that folder afterwards.
 
-    If `archive` is a folder, yields the folder. Messages name the archive instead of the hidden
-    folder. zipfile strips roots, drives and `..` from names, writes links as files, and reads no
-    more bytes of an entry than the header declares. From a tar, only files and folders are
-    unpacked.
+    If `archive` is no zip or tar, yields the path unchanged. Messages name the archive instead of
+    the hidden folder. zipfile strips roots, drives and `..` from names, writes links as files, and
+    reads no more bytes of an entry than the header declares. From a tar, only files are unpacked,
+    into the folders in their names.
     """
     if not is_archive(archive):
         yield Unpacked(archive, Counter())

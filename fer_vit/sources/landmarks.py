@@ -25,7 +25,7 @@ IMAGES_PER_WORKER = 100  # with fewer images for each, starting a worker process
 def add_landmarks(
     reading: Reading, detector: Detector | None, workers: int | None = None, cut: bool = False
 ) -> Reading:
-    """Returns a reading with landmarks and thumbnails, without unreadable images, in equal order.
+    """Adds landmarks and thumbnails to a reading; leaves out unreadable images and keeps the order.
 
     An image that kills its worker process is dropped, and a note names the image.
 

@@ -297,7 +297,7 @@ def _check_persons(places: Sequence[Place]) -> None:
 
 
 def _note_guessed_splits(splits: dict[str, Split]) -> list[str]:
-    """Returns a note about the splits of folders if a name is unusual, or two have one split."""
+    """Returns a note about the splits of folders if a name is unusual, or two share a split."""
     usual = {name.casefold() for name in splits} <= _USUAL
     distinct = len(set(splits.values())) == len(splits)
     if usual and distinct:

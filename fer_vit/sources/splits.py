@@ -15,8 +15,9 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
     """Moves a tenth of the training images of each class into each of `splits`.
 
     Where persons are known, a tenth of the persons is moved instead. The CRC-32 of the name of the
-    image or person decides, so the choice is equal on each machine. From a small class, one image
-    is moved, unless train would lose its last image. Rows stay in order; a note reports the change.
+    image or person decides, so the choice is the same on each machine. From a small class, one
+    image is moved, unless train would lose its last image. Rows stay in order; a note reports the
+    change.
     """
     train = [row for row in reading.rows if row.split == "train"]
     groups = _group_units(train)
