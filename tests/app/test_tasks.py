@@ -39,6 +39,7 @@ from fer_vit.app.tasks import (
 )
 from fer_vit.commands.app import app
 from fer_vit.errors import FerVitError
+from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.visualization.evidence import ExplainOptions
@@ -328,6 +329,16 @@ def test_json_is_complete_if_there_is_no_marked_copy(uploads: Path) -> None:
     assert [row["path"] for row in rows] == ["torn.mp4", "group.jpg"]
     assert not (uploads.parent / "marked.mp4").exists()
     assert any("marked copy" in warning for warning in found_faces["warnings"])
+
+
+def test_a_table_of_people_that_cannot_be_written_is_no_warning_of_a_marked_copy(
+    uploads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (uploads / "torn.mp4").write_bytes(b"no video")
+    monkeypatch.setattr(Outputs, "write_people", Mock(side_effect=FerVitError("full disk")))
+    with pytest.raises(FerVitError, match="full disk"):
+        run(uploads, ["torn.mp4"], report=True)
+    assert (uploads.parent / "faces.csv").exists()
 
 
 @pytest.mark.usefixtures("quick_explanations")
