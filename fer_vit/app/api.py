@@ -111,7 +111,7 @@ class SentResult(FileResponse):
     """A file of a job, which is sent whole once it is open; 404 if the file expires earlier."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the headers with the first part of the file, since the file may expire before."""
+        """Sends the headers only with the first part of the file: until then, it may expire."""
         head: list[Message] = []
         is_sent = False
 

@@ -176,7 +176,8 @@ class UploadLimit:
 
     def _start_window(self) -> None:
         self._left = CLIENT_TIMEOUT  # remaining seconds of waiting in this period
-        self._missing = MIN_BYTES_PER_SECOND * CLIENT_TIMEOUT  # missing bytes in this period
+        # bytes that must still arrive in this period
+        self._missing = MIN_BYTES_PER_SECOND * CLIENT_TIMEOUT
 
     async def __call__(self) -> Message:
         """Returns the next part of the request."""

@@ -49,7 +49,7 @@ class Task(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The columns that a worker's tables may have."""
+    """What a ready worker reports: the columns of its tables, and the heads of its models."""
 
     columns: dict[str, str]  # the JSON type of each column, by name of the column
     heads: dict[str, list[str]]  # the heads of each model, by name of the model
@@ -90,7 +90,7 @@ class Worker:
         self._exceeded_memory = False
 
     def wait(self) -> Ready:
-        """Waits until the first process is ready; returns the columns that its tables may have.
+        """Waits until the first process is ready; returns its columns and heads.
 
         Raises FerVitError when the process cannot load the model.
         """

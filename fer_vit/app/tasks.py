@@ -149,7 +149,7 @@ def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) ->
 
 
 class Uploads(NamedTuple):
-    """The files of a task; their suffixes fit their content."""
+    """The files of a task, with the names that `name_by_content` has given them."""
 
     paths: list[Path]  # all files in the order of the request
     clips: list[Path]  # the files that are clips
@@ -176,10 +176,10 @@ def open_uploads(names: Sequence[str], end: float) -> Uploads:
 
 
 def name_by_content(names: Sequence[str]) -> list[Path]:
-    """Adds suffixes to the names of uploads that need one; returns the paths of all uploads.
+    """Adds a suffix to the name of each upload without a known one; returns all paths.
 
-    A file without the suffix of a photo or clip gets a suffix by its content. Browsers name a file
-    that a page has created `blob`, for example. A file that is neither a photo nor a clip keeps its
+    A file without the suffix of a photo or clip gets a suffix by its content. For example, browsers
+    name a file `blob` that a page has created. A file that is neither a photo nor a clip keeps its
     name; its row has the reason as the status.
     """
     paths: list[Path] = []

@@ -55,7 +55,7 @@ def find_network(checkpoint: str | None, model_class: str | None) -> str | Regio
         return checkpoint
     if checkpoint is None:
         raise FerVitError("`--model` needs the checkpoint of that class. Add `--checkpoint FILE`.")
-    # imported here, because the module imports Lightning, which prediction does not need
+    # not at the top: the module imports Lightning, which prediction does not need
     from fer_vit.train.custom import load_custom
 
     return load_custom(checkpoint, model_class)

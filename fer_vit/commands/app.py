@@ -50,7 +50,7 @@ def app(
             address may upload photos.
     """
     check_number("port", port, 0, 65535)
-    # imported here, because the modules need the extra `app`
+    # not at the top: the extra `app` may be missing
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
     from fer_vit.app.server import create_app, describe_exposure, listen, serving

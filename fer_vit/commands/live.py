@@ -73,7 +73,7 @@ def live(
             model has.
     """
     check_arguments(source, output, overwrite)
-    # imported here, because the modules need the extra `app`
+    # not at the top: the extra `app` may be missing
     from fer_vit.app.guard import public_address
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 

@@ -135,8 +135,8 @@ def predict(
     started = None
     if not wanted.in_folder:
         started = start_reading(checkpoint, sources, options)
-    # Imported here, after the workers have started: the import of the network's libraries takes two
-    # seconds, and the workers read meanwhile.
+    # not at the top: the import of the network's libraries takes two seconds. The workers, which
+    # have started, read meanwhile.
     with collector_off():
         from fer_vit.predict.recognizer import load
         from fer_vit.predict.tables import predict_folder, predict_table

@@ -106,7 +106,7 @@ def fit_variances(values: Array, person: IntArray, condition: IntArray) -> Varia
     converges, there are no random effects, as if persons did not differ. Slopes need persons in
     several conditions, and several values in a condition.
     """
-    # not at the top, since the extra `stats` may be missing
+    # not at the top: the extra `stats` may be missing
     from statsmodels.regression.mixed_linear_model import MixedLM
 
     effects = fixed_effects(condition)  # (O, C)

@@ -13,7 +13,7 @@ def open_network(model: bytes) -> "InferenceSession":
 
     Threads may share the network; each process opens a separate one.
     """
-    # imported here, since only processes that search for faces need it, and it takes 18 MB
+    # not at the top: only processes that search for faces need the module, which takes 18 MB
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

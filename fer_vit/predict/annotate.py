@@ -36,7 +36,7 @@ BEFORE_ALL = -(2**63)  # a time before all other times, in any unit
 # The encoder holds no frames. By default, x264 holds up to 60 frames, with 160 bytes a pixel.
 X264 = {"tune": "zerolatency", "refs": "1"}
 
-# Pixels of a frame of the copy that most players show; larger frames are reduced.
+# Most pixels of a frame in the copy: most players show such frames. Larger frames are reduced.
 MAX_COPY_PIXELS = 4096 * 2304
 # Seconds of sound that are kept before the first frame, because decoders may need them.
 PRIMING = 0.1

@@ -78,7 +78,7 @@ CLAIMED_SIZES: dict[str, Callable[[bytes], int]] = {
 
 
 def count_gif(path: Path) -> int:
-    """Returns the number of frames of a GIF, with or without a delay; 0 for a damaged GIF."""
+    """Returns the number of all frames of a GIF, also without a delay; 0 if the GIF is damaged."""
     with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
         return int(getattr(image, "n_frames", 1))
     return 0

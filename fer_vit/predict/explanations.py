@@ -51,7 +51,7 @@ class Explanations:
             ImageError: The photo of the face can no longer be read.
             FerVitError: The file has another suffix.
         """
-        from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
+        from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
         from fer_vit.report.faces import Attributed
 
         face = self.faces[index]

@@ -58,7 +58,7 @@ NO_VIDEO = "no video in the file"
 NO_FRAME = "no frame in the video"
 NO_FRAME_CHOSEN = "no frame between start and end"
 WRONG_PICTURES = "frames may show wrong pictures"
-MAX_FRAME_PIXELS = 36_000_000  # 8K (7680 x 4320) has 33 megapixels
+MAX_FRAME_PIXELS = 36_000_000  # most pixels of a frame; 8K (7680 x 4320) has 33 megapixels
 # Most bytes of a decoded frame; 8K with 10 bits has 100 MB. Decoders hold up to 17 frames.
 MAX_FRAME_BYTES = 108_000_000
 
@@ -95,7 +95,7 @@ def read_frames(
     comes after the readable frames.
     """
     begin: float | None = None  # the time of the first frame
-    first_index: int | None = None  # index of the first frame after `start`
+    first_index: int | None = None  # index of the first frame at `start` or later
     first_seconds = 0.0
     # One frame is yielded from each slot: a slot is `every` frames, or 1 / `fps` seconds.
     last_slot: int | None = None
@@ -322,7 +322,7 @@ def _with_next(
 ) -> Iterator[tuple[av.VideoFrame, float, float | None]]:
     """Yields frames with their time in the file and the time of the next frame, None at the end.
 
-    Frames of bare streams have no times: these are `step` seconds apart.
+    Frames of bare streams have no times, and are assumed to be `step` seconds apart.
     """
     before: tuple[av.VideoFrame, float] | None = None
     for number, frame in enumerate(frames):

@@ -40,7 +40,7 @@ def to_sdr(image: Image, transfer: int) -> Image:
     converted = np.empty_like(image)
     for top in range(0, len(image), LINES_AT_ONCE):
         block = slice(top, top + LINES_AT_ONCE)
-        # (LINES_AT_ONCE, W, 3) float32, linear
+        # (lines, W, 3) float32, linear
         light = cv2.LUT(image[block], _light_of_codes(transfer))
         light = np.maximum(cv2.transform(light, BT2020_TO_BT709), 0)
         # The square root spreads dark light over 8 bits nearly as a screen's gamma does.

@@ -56,7 +56,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
     if isinstance(images, Pil.Image):
         return [from_pil(images)]
     if isinstance(images, np.ndarray) and images.dtype.kind == "S" and images.ndim == 1:
-        # numpy stores paths as bytes of a fixed length
+        # encoded paths: numpy stores them as bytes of a fixed length
         return as_sources([os.fsdecode(path) for path in images])
     if isinstance(images, np.ndarray) and images.ndim < 4 and not _are_paths(images):
         return [to_rgb(images)]
@@ -123,8 +123,8 @@ def is_video(path: object) -> bool:
 def from_pil(image: Pil.Image) -> Image:
     """Converts a PIL image to RGB uint8 (H, W, 3) as the file reader does.
 
-    The image is rotated by EXIF, and 16 bits are reduced to 8. Raises ImageError when its file is
-    closed or damaged: PIL reads the pixels lazily.
+    The image is rotated by EXIF, and 16 bits are reduced to the highest 8 of the bits in use.
+    Raises ImageError when its file is closed or damaged: PIL reads the pixels lazily.
     """
     try:
         image.load()

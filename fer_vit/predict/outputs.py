@@ -43,7 +43,7 @@ class Outputs(NamedTuple):
         if self.people:
             people.write(self.people, labels, self.overwrite, self.heads)
         if self.intervals:
-            from fer_vit.predict.frames import start_of  # only here: PyAV may not be installed
+            from fer_vit.predict.frames import start_of  # not at the top: PyAV may not be installed
 
             people.end()
             starts = {path: start_of(Path(path)) for path in people.spans}
@@ -159,7 +159,7 @@ def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
 
 
 def _check_people(outputs: Outputs, sources: Sequence[Path]) -> None:
-    """Raises FerVitError when a table of the people in videos needs other videos."""
+    """Raises FerVitError for a table of people without a video, or a TextGrid of several videos."""
     tables = [path for path in (outputs.intervals, outputs.people) if path]
     if not tables:
         return

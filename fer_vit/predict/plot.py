@@ -46,7 +46,7 @@ def _read_source(face: Face) -> Image:
         return decode_image(source)
     if face.frame is None:
         return read_image(source)
-    from fer_vit.predict.frames import read_frames  # only here: PyAV may not be installed
+    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
 
     frame = next(read_frames(source, only={face.frame}), None)
     if frame is None:
@@ -73,7 +73,7 @@ def plot_face(face: Face, file: str | Path | None = None) -> Pil.Image:
         face: The face.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
+    from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
 
     figure = face_figures.prediction_figure(face_view(face, read_photo(face)))
     return finish_figure(figure, file)
@@ -90,7 +90,7 @@ def plot_attention(
         regions: The names of the R regions, in the order of the attention.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import face_figures  # only here: matplotlib takes a second to load
+    from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
 
     figure = face_figures.attention_figure(face_view(face, read_photo(face)), attention, regions)
     return finish_figure(figure, file)
@@ -98,7 +98,7 @@ def plot_attention(
 
 def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
     """Saves a figure of matplotlib, if a file is given, and returns it as a picture."""
-    from fer_vit.report import rendering  # only here: matplotlib takes a second to load
+    from fer_vit.report import rendering  # not at the top: matplotlib takes a second to load
 
     if file is not None:
         suffix = Path(file).suffix

@@ -45,7 +45,7 @@ def _read_run(
     if not videos:
         photo_reader = PhotoReader(sources, finder)
         return read_batches(photo_reader, indices, options.batch_size, processes)
-    from fer_vit.predict.video import VideoReader  # only here: PyAV may not be installed
+    from fer_vit.predict.video import VideoReader  # not at the top: PyAV may not be installed
 
     video_reader = VideoReader(sources, finder, options)
     return read_batches(video_reader, indices, options.batch_size, processes)
@@ -91,8 +91,8 @@ def start_reading(
 ) -> Started | None:
     """Starts to read for a shipped model.
 
-    Returns None without worker processes, and for other models, because their crops are known only
-    when they are loaded.
+    Returns None if `options.workers` is 0 or None, and for other models, because their crops are
+    known only when they are loaded.
     """
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:

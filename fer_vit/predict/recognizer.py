@@ -261,8 +261,8 @@ class Recognizer(nn.Module):
 
         Args:
             images: A file, a folder, a glob pattern, the bytes of a photo's file, an open file, a
-                PIL image, a uint8 array (RGB), or a list of these. In results, the name
-                of bytes or an open file is "<bytes 0>", and of an image "image 0".
+                PIL image, a uint8 array (RGB), or a list of these. In results, bytes and open files
+                are named "<bytes 0>", and images "image 0".
             face: "detect" finds every face; "crop" takes each image as the crop of one face.
             detector: A name, or an object with the method `find`; see `PhotoOptions`.
             batch_size: Photos per batch; the result does not depend on it.
@@ -525,7 +525,7 @@ class Recognizer(nn.Module):
         return list_head_names(self.net.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
-        """Returns what the numbers of faces mean that this model and a detector predict."""
+        """Returns the scheme of the faces that this model and a detector predict."""
         return Scheme(
             labels=tuple(self.labels),
             outputs=tuple(self.outputs),

@@ -103,7 +103,7 @@ def _smooth_video(
     """Yields each frame of a video with averages over time, and photos unchanged."""
     half_width = HALF_WIDTH * constant
     window = deque[TimedFaces[AnyFaces]]()
-    num_yielded = 0  # first frames of the window that were yielded; later averages need them
+    num_yielded = 0  # frames at the start of the window that were yielded; later averages need them
     before: float | None = None
     for faces in frames:
         seconds = faces.infos[0].seconds

@@ -87,7 +87,8 @@ def predict_table(
     )
     outputs.write_people(written.people, model.labels)
     if outputs.copy:
-        from fer_vit.predict.annotate import annotate_video  # only here: PyAV may not be installed
+        # not at the top: PyAV may not be installed
+        from fer_vit.predict.annotate import annotate_video
 
         video, path = outputs.copy
         try:
@@ -326,7 +327,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.kinds = Counter[str]()  # photos, frames and failed videos
-        self.statuses = Counter[str]()  # photos and frames by status
+        self.statuses = Counter[str]()  # photos, frames and failed videos by status
         self.labels = Counter[str]()
         self.warnings = Counter[str]()
         self.ambiguous = Counter[bool]()

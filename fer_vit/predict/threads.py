@@ -8,11 +8,11 @@ import torch
 
 from fer_vit.processes import ThreadLock, call_after_fork
 
-FEW_FACES = 8  # one thread computes so many faces as fast as two threads, in about 60 ms
+FEW_FACES = 8  # one thread computes up to 8 faces as fast as two threads, in about 60 ms
 
 
 class _TorchThreads:
-    """The number of threads of torch before blocks of `few_threads`, and their count.
+    """The number of threads of torch before blocks of `few_threads`, and the number of blocks.
 
     Torch has a number for each thread of Python; a new thread begins with the number that was set
     last.

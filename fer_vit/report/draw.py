@@ -21,8 +21,8 @@ from fer_vit.report.fonts import font
 # colour. It differs clearly from all other colours, also for colour-blind readers.
 REGION_COLOUR = "#c3ffa5"
 
-FOR_COLOUR = "#e8590c"  # heat maps and bars: contributions for the explained score
-AGAINST_COLOUR = "#1c7ed6"  # heat maps and bars: contributions against the explained score
+FOR_COLOUR = "#e8590c"  # contributions for the explained score; also bars of movements
+AGAINST_COLOUR = "#1c7ed6"  # contributions against the explained score
 ACCENT_COLOUR = "#3a3a3c"  # the most important part of a figure
 FAINT_COLOUR = "#b4b4ba"  # the less important parts of a figure
 
@@ -30,7 +30,7 @@ FAINT_COLOUR = "#b4b4ba"  # the less important parts of a figure
 CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 CLOSE_UP_MARGIN = 0.06  # the margin around a face in a close-up, as a fraction of the face's side
-EXPRESSION_COLOURS = {  # boxes, and bars over time
+EXPRESSION_COLOURS = {  # boxes of faces, and areas over time
     "neutral": "#9aa0a8",
     "happiness": "#f0b400",
     "surprise": "#1fb5c4",

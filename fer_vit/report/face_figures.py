@@ -134,7 +134,7 @@ def attribution_figure(view: FaceView, target: Attributed, regions: Sequence[str
 
 
 def shares_figure(view: FaceView, target: Attributed, regions: Sequence[str]) -> Figure:
-    """Draws a bar with the signed share of each region that a face has.
+    """Draws a bar for the signed share of each region that a face has.
 
     `regions` are the names of the model's regions.
     """
@@ -284,9 +284,9 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
 
 
 def share_end(shares: Sequence[float]) -> float:
-    """Returns the end of the scale of shares: 1 if a share is above 0.5, otherwise 0.5.
+    """Returns the end of the scale of shares: 1 if an absolute share is above 0.5, otherwise 0.5.
 
-    Most faces have the same scale, so that their figures can be compared.
+    Faces without a share above 0.5 have the same scale, so that their figures can be compared.
     """
     return 1.0 if any(abs(share) > 0.5 for share in shares) else 0.5
 
@@ -304,7 +304,7 @@ def face_figure(zoomed: FaceView, labels: Sequence[Label], text: str) -> tuple[F
 
     Args:
         zoomed: The face, as `draw.zoom` returns it.
-        labels: The names, with the points that lines join them with.
+        labels: The names; a line joins each name with its point.
         text: The text, which is broken into lines.
 
     Returns:

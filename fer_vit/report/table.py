@@ -156,7 +156,7 @@ class ExcelFile:
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         try:
-            from openpyxl import Workbook  # not at the top: this needs the extra `excel`
+            from openpyxl import Workbook  # not at the top: the extra `excel` may be missing
         except ImportError as error:
             raise TableError(NO_EXCEL) from error
         self._path = path

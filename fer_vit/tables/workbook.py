@@ -28,7 +28,7 @@ MAX_BYTES = 2 << 30  # most bytes of an unpacked workbook
 def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads the first sheet of a workbook row by row, without blank rows; see `READERS`."""
     try:
-        import openpyxl  # not at the top, since the extra `excel` may be missing
+        import openpyxl  # not at the top: the extra `excel` may be missing
     except ImportError as error:
         raise TableError(f"{path}: {NO_EXCEL}") from error
     try:

@@ -171,7 +171,7 @@ SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
 
 
 def head_chart(name: str) -> Chart:
-    """Returns the chart with a name: the chart of a head, or a special chart."""
+    """Returns the chart `name`: the chart of a head, or a special chart."""
     return SPECIAL.get(name) or Chart(
         HEADS[name].title,
         fixed=lambda model: fixed_head(model, name),

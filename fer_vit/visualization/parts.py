@@ -22,7 +22,8 @@ from fer_vit.visualization.people import (
 from fer_vit.wording import counted
 
 GROUP_PHOTOS = 32  # most photos in a group; the faces of a group are explained together
-# Most pixels in a group, whose photos are in memory together. A large camera takes such a photo.
+# Most pixels of a group with several photos, which are in memory together. One photo of a large
+# camera has as many.
 GROUP_PIXELS = 67_000_000
 
 
@@ -76,8 +77,8 @@ def detect_faces(
 ) -> ReportFaces:
     """Detects the faces of a report in photos and videos.
 
-    All frames of videos are read here, which may take minutes. Photos are read when the result is
-    iterated.
+    All frames of videos are read here, which may take minutes. Photos are read during iteration
+    over `ReportFaces.photos`.
     """
     frames = model.recognize(videos, options) if videos else ()
     watched = watch_people(frames)

@@ -100,7 +100,7 @@ def write_report(
         The number of faces.
 
     Raises:
-        FerVitError: A target is unknown, or the method does not explain it.
+        FerVitError: The method or a target is unknown, or the method does not explain the target.
     """
     folder.mkdir()
 
