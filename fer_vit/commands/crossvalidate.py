@@ -10,7 +10,7 @@ import numpy as np
 
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError, check_number, printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.groups import describe_parts
@@ -106,7 +106,7 @@ def crossvalidate(
     all_faces = concatenate(fold_results)
     labelled = all_faces.with_label()
     if labelled.notes:
-        LOGGER.warning("\n".join(labelled.notes))
+        LOGGER.warning("\n".join(map(printable, labelled.notes)))
     evaluation = evaluate_faces(labelled, by)
     evaluation = replace(
         evaluation,

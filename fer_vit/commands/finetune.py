@@ -10,7 +10,7 @@ from fer_vit.commands import accept_text
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 from fer_vit.evaluation.evaluated import predict_manifest
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.join import align_probabilities
@@ -205,7 +205,7 @@ def evaluate_model(model: Path, manifest: Manifest, split: Split, output: Path) 
     predicted = predict_manifest(load(model), manifest, split)
     faces = predicted.with_label()
     if faces.notes:
-        LOGGER.warning("\n".join(faces.notes))
+        LOGGER.warning("\n".join(map(printable, faces.notes)))
     facts = {"data": str(manifest.path), "model": str(model), "split": split}
 
     against = None

@@ -40,6 +40,8 @@ def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
 
 def evaluate_heads(faces: EvaluatedFaces, by: Sequence[str] = ()) -> dict[str, HeadResults]:
     """Returns the results of further heads, over all faces and by the groups of each column."""
+    if not faces.heads:
+        return {}
     groups = {column: score_groups(faces, column) for column in by}
     results = {}
     for head, measured in score_outputs(faces).items():

@@ -84,7 +84,7 @@ def read(root: Path, targets: Path | None = None) -> Reading:
     # the rows of the table that match no photo
     without_photo = np.setdiff1d(np.arange(len(table.paths)), matches)
     if len(without_photo):
-        example = printable(short(table.paths[without_photo[0]]))
+        example = short(table.paths[without_photo[0]])
         reading.notes.append(
             f"{targets.name}: {len(without_photo):,} of {len(table.paths):,} rows name no photo, "
             f"for example {example}."

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.errors import FerVitError, TableError, printable, short, suggest
+from fer_vit.errors import FerVitError, TableError, short, suggest
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
@@ -286,5 +286,5 @@ def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
     for name in names:
         hint = suggest(name, known_names)
         if hint:
-            note += f" `{printable(name)}`:{hint}"
+            note += f" `{name}`:{hint}"
     return note

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.errors import FerVitError, TableError, printable, short
+from fer_vit.errors import FerVitError, TableError, short
 from fer_vit.faces import Objects
 from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
@@ -69,7 +69,7 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
             continue
         columns[name] = cells
         if name != "label" and is_owned(name, labels):
-            ignored.append(printable(name))
+            ignored.append(name)
     notes = [*images.notes]
     if ignored:
         notes.append(

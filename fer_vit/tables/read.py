@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fer_vit.errors import TableError, known_names, printable, short, suggest
+from fer_vit.errors import TableError, known_names, short, suggest
 from fer_vit.report.table import read_facts
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text
 from fer_vit.tables.json_lines import read_json_lines
@@ -96,9 +96,7 @@ class Table:
         """Returns a line about the words of a column that were read as missing, if any."""
         if not words:
             return []
-        return [
-            f"{self.path.name}: read as missing in `{printable(name)}`: {format_counts(words)}."
-        ]
+        return [f"{self.path.name}: read as missing in `{name}`: {format_counts(words)}."]
 
 
 def read_table(*paths: Path) -> Table:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fer_vit.errors import TableError, printable, short
+from fer_vit.errors import TableError, short
 from fer_vit.report.table import NO_EXCEL, csv_value
 from fer_vit.tables.cells import (
     ROWS_AT_ONCE,
@@ -52,7 +52,7 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
         if not sheets:
             raise TableError(f"Expected a sheet in {path}, but got none. Save it as .csv.")
         cells = _read_sheet(path, _sheet_rows(path, sheets[0]))
-        title = printable(short(sheets[0].title))
+        title = short(sheets[0].title)
     assumed = []
     if len(sheets) > 1:
         assumed.append(f"read from `{title}`, the first of {len(sheets)} sheets")

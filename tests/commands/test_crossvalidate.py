@@ -1,4 +1,6 @@
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.evaluation import inference
+from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
 from tests.helpers.commands import fails, run
 from tests.helpers.logits import labelled_logits
 
@@ -102,6 +105,33 @@ def test_a_folder_with_other_files_is_refused_before_training(
     command = ("crossvalidate", drawn / "faces.parquet", "--config", config, "--output", tmp_path)
     assert "notes.txt" in fails(capsys, *command)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_notes_of_crossvalidate_are_printable(
+    drawn: Path,
+    config: Path,
+    whole: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A note lists the labels, here with a control character, if no label has the most votes."""
+    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    output, _ = whole
+    shutil.copytree(output / "training", tmp_path / "cv" / "training")  # nothing is trained again
+
+    def predict_tied(*arguments: Any) -> EvaluatedFaces:
+        faces = predict_manifest(*arguments)
+        labels = [f"{label}\x1b[2J\n" for label in faces.labels]
+        return replace(faces, labels=labels, targets=np.full_like(faces.targets, 1 / len(labels)))
+
+    monkeypatch.setattr("fer_vit.commands.crossvalidate.predict_manifest", predict_tied)
+    fer_vit.crossvalidate(
+        drawn / "faces.parquet", config=str(config), folds=2, output=tmp_path / "cv"
+    )
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    (note,) = [record.message for record in warnings if "[2J" in record.message]
+    assert note.isprintable()
 
 
 def test_an_interrupted_run_resumes_with_the_same_scores(

@@ -131,6 +131,14 @@ def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
     np.testing.assert_allclose(pose.values[:, pose.names.index("roll")], roll, atol=1e-3)
 
 
+def test_faces_without_heads_have_no_groups(folder: Path) -> None:
+    """Each path is a group: the faces were taken once for each."""
+    model = load(folder / "model", "cpu")
+    rows = Manifest.read(folder / "faces.parquet").split("val")
+    faces = replace(predict_manifest(model, rows, "val"), heads={}, columns={})
+    assert evaluate_heads(faces, ["path"]) == {}
+
+
 def evaluate(output: Path, *words: object) -> dict[str, Any]:
     run("evaluate", *words, "--output", output)
     return json.loads((output / "results.json").read_text())
