@@ -195,11 +195,11 @@ def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             options[option] = values.pop(name)
 
-    _refuse_other_options(source, values)
+    _check_no_other_options(source, values)
     return options
 
 
-def _refuse_other_options(source: str, values: dict[str, Any]) -> None:
+def _check_no_other_options(source: str, values: dict[str, Any]) -> None:
     """Raises FerVitError for an option of another data set, or of no data set.
 
     `values` has the remaining options by spelling. From the command line, `values` contains the

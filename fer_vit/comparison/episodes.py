@@ -68,15 +68,15 @@ class EpisodeTotals(NamedTuple):
 
 
 def add_episodes(
-    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
+    episodes: Sequence[ObservedEpisode], labels: Sequence[str], num_observations: int
 ) -> EpisodeTotals:
-    """Returns the totals of the episodes of each observation; their number O is `number`."""
-    seconds = {label: np.zeros(number) for label in labels}
-    counts = {label: np.zeros(number) for label in labels}
+    """Returns the totals of the episodes of each of O observations."""
+    seconds = {label: np.zeros(num_observations) for label in labels}
+    counts = {label: np.zeros(num_observations) for label in labels}
     transitions: dict[str, Array] = {}
     for before in labels:
         for after in labels:
-            transitions[f"{before} to {after}"] = np.zeros(number)
+            transitions[f"{before} to {after}"] = np.zeros(num_observations)
 
     for index, (observation, episode) in enumerate(episodes):
         counts[episode.label][observation] += 1
@@ -89,10 +89,10 @@ def add_episodes(
 
 
 def clip_kinds(
-    episodes: Sequence[ObservedEpisode], labels: Sequence[str], number: int
+    episodes: Sequence[ObservedEpisode], labels: Sequence[str], num_observations: int
 ) -> list[MeasureKind]:
-    """Returns the measures of episodes for each observation; their number O is `number`."""
-    totals = add_episodes(episodes, labels, number)
+    """Returns the measures of episodes for each of O observations."""
+    totals = add_episodes(episodes, labels, num_observations)
     clip_seconds = np.sum([*totals.seconds.values()], axis=0)  # (O,)
     too_short = clip_seconds < SHORTEST_CLIP
     clip_minutes = np.where(too_short, np.nan, clip_seconds) / 60

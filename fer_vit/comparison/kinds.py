@@ -68,18 +68,18 @@ def clip_seconds(faces: EvaluatedFaces) -> Array:
     return np.asarray(cells.astype(float))
 
 
-def average_kind(kind: MeasureKind, observation: IntArray, number: int) -> MeasureKind:
+def average_kind(kind: MeasureKind, observation: IntArray, num_observations: int) -> MeasureKind:
     """Returns the kind with the means (O,) of each observation instead of values of faces (N,).
 
-    `observation` (N,) is the index of each face's observation, and `number` the number O of
-    observations.
+    `observation` (N,) is the index of each face's observation, and `num_observations` is O.
     """
     means = {}
     for name, values in kind.values.items():
         if kind.period is None:
-            means[name] = average(values, observation, number)  # (O,)
+            mean = average(values, observation, num_observations)
         else:
-            means[name] = average_directions(values, observation, number, kind.period)  # (O,)
+            mean = average_directions(values, observation, num_observations, kind.period)
+        means[name] = mean  # (O,)
     return replace(kind, values=means)
 
 

@@ -47,8 +47,8 @@ def mixed_model(values: Array, person: IntArray, condition: IntArray) -> list[TT
     fits them by REML.
 
     If persons have several values in a condition, they have random slopes besides random
-    intercepts. Without slopes, 19 of 100 simulated studies had p < 0.05, although persons responded
-    differently and conditions did not differ.
+    intercepts. Without slopes, 19 of 100 simulated studies had p < 0.05: in these studies, persons
+    responded differently, but conditions did not differ.
 
     Standard errors are cluster-robust by person, with the bias reduction CR2 and the Satterthwaite
     degrees of freedom of Bell & McCaffrey (2002). Such errors hold without a correct estimate of
@@ -145,7 +145,7 @@ class RobustFit(NamedTuple):
     """A weighted least squares fit, and the parts of its robust standard errors."""
 
     estimate: Array  # (C,), the estimated effects
-    bread: Array  # (C, C), the inverse of effects' effects
+    bread: Array  # (C, C), the inverse of the sum of effects.T @ effects over persons
     persons: list[WeightedPerson]
     weights: list[Array]  # P times (R, C), the weights of cells in the estimate, adjusted by CR2
     scores: Array  # (P, C), the weights times the residuals

@@ -33,7 +33,7 @@ from fer_vit.tables.cells import is_missing
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
 MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
-LATE_START = 0.5  # seconds; a note names clips that begin later
+LATE_START = 0.5  # a note names clips that begin after this time, in seconds
 
 
 def make_study(
@@ -239,12 +239,13 @@ def _measure_kinds(
     face_kinds = [probabilities, share_kind(label_shares(measured))]
     face_kinds += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
 
-    number = len(observations.paths)
-    kinds = [average_kind(kind, observations.of_face, number) for kind in face_kinds]
+    num_observations = len(observations.paths)
+    kinds = [average_kind(kind, observations.of_face, num_observations) for kind in face_kinds]
     if SMOOTHED_LABEL in faces.columns:
         observation = np.full(len(used), -1)  # (N,)
         observation[used] = observations.of_face
-        kinds += clip_kinds(find_episodes(faces, observation), faces.labels, number)
+        episodes = find_episodes(faces, observation)
+        kinds += clip_kinds(episodes, faces.labels, num_observations)
     return kinds
 
 

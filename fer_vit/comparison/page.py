@@ -61,7 +61,7 @@ SYNCHRONY = (
     "interval of the jackknife over persons. sync.csv has the correlation of each person with the "
     "mean of all others, which is higher. All persons of a condition must have seen the same."
 )
-MAX_DRAWN_BINS = 500  # bins of a curve on the page
+MAX_DRAWN_BINS = 500  # most bins of a curve on the page
 MAX_ROWS = 12  # most differences that a section shows at once
 MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
 
@@ -401,10 +401,10 @@ def empty_share(series: Array) -> float:
     return float(1 - has_face.sum() / until_last.sum())
 
 
-def join_bins(series: Array, number: int) -> Array:
-    """Returns series (P, T) in longer bins: means over `number` adjacent bins.
+def join_bins(series: Array, num_joined: int) -> Array:
+    """Returns series (P, T) in longer bins: means over `num_joined` adjacent bins.
 
     NaN values do not count. The last bin may be shorter.
     """
-    bins = np.arange(series.shape[1]) // number
+    bins = np.arange(series.shape[1]) // num_joined
     return average(series.T, bins, int(bins[-1]) + 1).T

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fer_vit.comparison.kinds import MeasureKind
+from fer_vit.comparison.observations import LATE_START
 from fer_vit.comparison.results import (
     Comparison,
     ContrastTest,
@@ -229,14 +230,14 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
 
 
 def _late_lines(study: Study, results: Results) -> list[str]:
-    """Returns a line if rest or series are used and clips begin later than at 0 s."""
+    """Returns a line if rest or series are used and clips begin late, see `find_late`."""
     times_matter = study.rest is not None or results.courses is not None
     if not study.late_clips or not times_matter:
         return []
     path, start = next(iter(study.late_clips.items()))
     return [
-        f"Clips whose times begin after 0 s: {len(study.late_clips):,}, for example {short(path)} "
-        f"at {start:g} s. Rest and grid count from 0 s in the table."
+        f"Clips whose times begin after {LATE_START:g} s: {len(study.late_clips):,}, for example "
+        f"{short(path)} at {start:g} s. Rest and grid count from 0 s in the table."
     ]
 
 

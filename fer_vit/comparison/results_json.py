@@ -1,4 +1,4 @@
-"""The content of results.json of a comparison, with all its keys."""
+"""The content of results.json of a comparison; keys of estimates are in their `numbers`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -31,7 +31,7 @@ class PersonEstimate(Estimate):
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their key in JSON."""
+        """The numbers by their keys in JSON."""
         return super().numbers | {"persons": self.num_persons}
 
 
@@ -43,7 +43,7 @@ class PersonMean(PersonEstimate):
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their key in JSON."""
+        """The numbers by their keys in JSON."""
         return super().numbers | {"sd": self.sd}
 
 

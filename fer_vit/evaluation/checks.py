@@ -26,8 +26,8 @@ def check_rows(table: PredictedTable, videos: bool) -> None:
     Without `videos`, a frame of a video is an error, too.
     """
     if not videos:
-        _refuse_frames(table)
-    _refuse_empty_paths(table)
+        _check_no_frames(table)
+    _check_paths_filled(table)
     _check_probabilities(table)
     _check_labels_predicted(table)
     _check_faces_complete(table)
@@ -35,7 +35,7 @@ def check_rows(table: PredictedTable, videos: bool) -> None:
         _check_clips(table)
 
 
-def _refuse_frames(table: PredictedTable) -> None:
+def _check_no_frames(table: PredictedTable) -> None:
     moments = [table.numbers.get(name, np.nan) for name in MOMENT_COLUMNS]
     if any(np.isfinite(moment).any() for moment in moments):
         raise TableError(
@@ -44,7 +44,7 @@ def _refuse_frames(table: PredictedTable) -> None:
         )
 
 
-def _refuse_empty_paths(table: PredictedTable) -> None:
+def _check_paths_filled(table: PredictedTable) -> None:
     empty = is_missing(table.paths)
     if empty.any():
         raise TableError(

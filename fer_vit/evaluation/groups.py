@@ -178,7 +178,7 @@ def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate
 
     The test is Fisher's exact test. Where several faces are of one person, the p-value is at least
     the p-value of a t test over persons. It is then 1 if one side has only correct or only wrong
-    faces, and the other side has no interval. P-values are corrected for the number of tests.
+    faces, and either side has no interval. P-values are corrected for the number of tests.
 
     Args:
         faces: N faces with labels and predictions.

@@ -20,7 +20,7 @@ class FaceEstimate(Estimate):
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
-        """The numbers of the result by their key in JSON."""
+        """The numbers by their keys in JSON."""
         return super().numbers | {"faces": self.num_faces}
 
 

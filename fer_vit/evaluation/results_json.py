@@ -1,4 +1,7 @@
-"""The content of results.json: every key is written here, or in `names`."""
+"""The content of results.json.
+
+Its keys are written here, in `names`, or in `numbers` of an estimate.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -257,10 +257,7 @@ def read_altered(
 
 
 def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
-    """Returns the outputs (N, K) of unturned images.
-
-    `values` (N, K) are the outputs of the images, turned clockwise by `degrees`.
-    """
+    """Converts outputs (N, K) of images turned clockwise by `degrees` to unturned images."""
     turned = np.full(len(values), degrees)
     parts = [values[:, :0]]
     start = 0

@@ -156,7 +156,7 @@ def face_files() -> dict[str, Path]:
 
 def check_folder(options: ExportOptions) -> None:
     """Raises FerVitError for an option of ONNX."""
-    _refuse_quantize(options)
+    _check_no_quantize(options)
 
 
 def write_folder(
@@ -193,8 +193,8 @@ def card_folders(models: Sequence[str], output: Path) -> list[Path]:
 
 def check_program(options: ExportOptions) -> None:
     """Raises FerVitError for an option of another format."""
-    _refuse_folder_options(options)
-    _refuse_quantize(options)
+    _check_no_folder_options(options)
+    _check_no_quantize(options)
 
 
 def write_program(
@@ -213,7 +213,7 @@ def write_program(
 
 def check_onnx(options: ExportOptions) -> None:
     """Raises FerVitError for an option of a folder, or when a package is missing."""
-    _refuse_folder_options(options)
+    _check_no_folder_options(options)
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise FerVitError(
             'Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".'
@@ -269,12 +269,12 @@ FORMATS = {  # the format of each suffix; a name without a suffix is a folder
 FORMATS_HELP = describe_entries({entry.name: entry.meaning for entry in FORMATS.values()})
 
 
-def _refuse_folder_options(options: ExportOptions) -> None:
+def _check_no_folder_options(options: ExportOptions) -> None:
     if options.half or options.faithfulness is not None:
         raise FerVitError("`--half` and `--faithfulness` are for folders. Name a folder.")
 
 
-def _refuse_quantize(options: ExportOptions) -> None:
+def _check_no_quantize(options: ExportOptions) -> None:
     if options.quantize is not None:
         raise FerVitError("`--quantize` is for ONNX. Name a file that ends in .onnx.")
 

@@ -22,7 +22,7 @@ class Estimate:
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their names in JSON."""
+        """The numbers by their keys in JSON."""
         return {"mean": self.mean, "low": self.low, "high": self.high}
 
 

@@ -13,7 +13,7 @@ from fer_vit.tables.layout import check_table_size
 
 
 def read_json_lines(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads a table of JSON Lines; its readers assume nothing, so the list is empty."""
+    """Reads a table of JSON Lines; there are no assumptions, so the list is empty."""
     chunks: dict[str, list[pa.Array]] = {}  # the chunks of each column
     count = 0
     with path.open(encoding="utf-8-sig", newline="\n") as file:

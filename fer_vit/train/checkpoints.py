@@ -56,7 +56,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
-    """Returns the checkpoint to resume from: the newest last.ckpt, else the newest file."""
+    """Returns the checkpoint to resume from: the newest last.ckpt, else the newest .ckpt file."""
     files = []
     for folder in folders:
         files += [path for path in folder.glob("*.ckpt") if path.exists()]
@@ -201,8 +201,8 @@ def _resumed_state(
 
     if state["best_model_path"]:
         log_once(
-            f"There is no best checkpoint in {resumed_folder}, the folder of the resumed one: the "
-            "search for the best epoch starts over."
+            f"There is no best checkpoint with a valid score in {resumed_folder}, the folder of "
+            "the resumed one: the search for the best epoch starts over."
         )
     worst = math.inf if callback.mode == "min" else -math.inf
     return {

@@ -133,7 +133,7 @@ class RunWords(NamedTuple):
 
 
 def read_words(words: list[str]) -> RunWords:
-    """Reads class, task and checkpoint from the options, or else from the last config with them."""
+    """Reads the class from the options; task and checkpoint else from the last config with them."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("-c", "--config", action="append", default=[], type=find_config)
     parser.add_argument("--ckpt_path")

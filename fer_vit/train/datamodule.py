@@ -36,8 +36,8 @@ from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
 from fer_vit.train.log import log_once, warn_once
 from fer_vit.wording import join_names, list_names
 
-MAX_WORKERS = 256  # each takes about 100 MB
-MAX_DYING_SECONDS = 1  # between the end of a process's connections and the end of the process
+MAX_WORKERS = 256  # most worker processes; each takes about 100 MB
+MAX_DYING_SECONDS = 1  # most seconds from the end of a process's connections to its own end
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -329,7 +329,7 @@ class FaceDataModule(L.LightningDataModule):
 
 
 class FaceLoader(DataLoader[Sample]):
-    """A DataLoader that raises the same error for each worker that dies.
+    """A DataLoader that raises torch's usual error for each worker that dies.
 
     If a worker dies while it sends a batch, its connection breaks before the process has ended.
     Torch then finds no dead worker, and raises the error of the connection instead of its usual

@@ -50,7 +50,10 @@ class OutputMetrics(Metric):
         self.target.append(target.float())
 
     def collected(self) -> tuple[Array, Array]:
-        """Returns all predictions and targets (M, K); with a period, each near its target."""
+        """Returns all predictions and targets (M, K).
+
+        With a period, each prediction is near its target.
+        """
         if not len(self.preds):  # a list, or a tensor after the processes have shared states
             return _empty(self.num_outputs), _empty(self.num_outputs)
         preds = dim_zero_cat(self.preds)

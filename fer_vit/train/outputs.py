@@ -33,7 +33,7 @@ def share_outputs(
 
 
 def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of each trained head; raises FerVitError if the data lack a head."""
+    """Returns the weight of each trained head; raises FerVitError if the data lacks a head."""
     for head, weight in weights.items():
         if not 0 <= weight <= MAX_WEIGHT:
             raise FerVitError(

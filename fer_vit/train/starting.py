@@ -56,7 +56,8 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
         A line for the user with copied, resampled and other tensors, and different settings.
 
     Raises:
-        FerVitError: Less than nine tenths of the encoder's tensors fit, or some are not finite.
+        FerVitError: Fewer than nine tenths of the encoder's tensors fit, or a copied tensor is not
+            finite.
     """
     state, resampled = fit_sizes(net, start.config, start.state)
     match = _compare_encoders(net, start.config, state)
@@ -136,7 +137,7 @@ def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor)
 
 
 class Match(NamedTuple):
-    """How the tensors of another network fit those to be changed."""
+    """How the tensors of another network fit the tensors of the network that is changed."""
 
     target: dict[str, Tensor]  # the tensors of the network, without computed ones
     total: int  # number of these tensors in the encoder
@@ -335,9 +336,9 @@ def change_settings(config: RegionViTConfig, settings: Mapping[str, Any]) -> Reg
     return replace(config, **settings)
 
 
-def class_names(number: int | None, labels: Sequence[str]) -> list[str]:
+def class_names(num_classes: int | None, labels: Sequence[str]) -> list[str]:
     """Returns labels, or the names "0", "1", ... for another number of classes."""
-    if number is None or number == len(labels):
+    if num_classes is None or num_classes == len(labels):
         return list(labels)
-    check_number("num_classes", number, 0, 100_000)
-    return [str(index) for index in range(number)]
+    check_number("num_classes", num_classes, 0, 100_000)
+    return [str(index) for index in range(num_classes)]

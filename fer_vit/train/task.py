@@ -281,7 +281,7 @@ class FERTask(RegionViTModule):
             preds, target = self._shared_columns(head, outputs, batch)
             loss = loss + weight * head_loss(head, preds, target)
         if self.start_teacher:
-            # `head_weights` is for outputs with targets; these outputs have none.
+            # `head_weights` is for outputs that are trained with targets; these outputs are not.
             for head, taught in self.start_teacher.teach(batch).items():
                 loss = loss + HEADS[head].weight * head_loss(head, outputs[head], taught)
         return self.check_and_log(loss, logits, batch.path)
@@ -414,7 +414,10 @@ class FERTask(RegionViTModule):
         return dict(results)
 
     def _write_tables(self, folder: Path) -> None:
-        """Writes and prints tables of the heads that have targets in the split."""
+        """Writes and prints a table of each trained head.
+
+        The expression has a table only if a face has a label.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tables = []
         if self.confusion.any():

@@ -50,7 +50,7 @@ class Teachers:
 
 
 class StartTeacher:
-    """The model from which a training starts: it teaches outputs without targets in the data.
+    """The model from which a training starts: it teaches outputs that are not trained with targets.
 
     This model predicts each augmented training face, so that these outputs do not drift while the
     encoder learns: learning without forgetting (Li & Hoiem 2016, arXiv:1606.09282). The teacher is
@@ -170,7 +170,7 @@ def create_start_teacher(
     Args:
         net: The network that is trained.
         start: The model from which the training starts.
-        trained: The outputs, by head, for which the data have targets.
+        trained: The outputs, by head, that are trained with targets of the data.
     """
     if not start.settings.outputs:
         return None
