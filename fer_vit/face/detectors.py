@@ -247,7 +247,7 @@ def check_detection(face: object, image: Image, name: str) -> Detection:
         box = np.asarray(face.box, float)
         landmarks = np.asarray(face.landmarks, float)
         score = float(face.score)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FerVitError(
             f"{expected} numbers as box, landmarks and score, but got {short(face)}."
         ) from error

@@ -245,6 +245,7 @@ def test_faces_of_an_object_are_sorted_by_score_and_may_be_lists_of_numbers() ->
         ([Detection("left", POINTS, 0.9)], "left"),
         ([Detection(BOX, [[1, 2], [3]], 0.9)], r"\[3\]"),
         ([Detection(BOX, POINTS, None)], r"Detection\(box="),
+        ([Detection(BOX, POINTS, 10**400)], r"Detection\(box="),
         ([Detection(BOX, POINTS, np.array([0.5, 0.9]))], r"Detection\(box="),
     ],
 )
