@@ -6,7 +6,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (about three minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (about thirteen minutes in all)"
+	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
 	@echo "make reference  write the pages of docs/reference that are made from code"
