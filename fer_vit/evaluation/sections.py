@@ -210,8 +210,8 @@ def class_section(scores: Scores, confusion: IntArray, labels: Sequence[str]) ->
         recalls[name] = scores[recall_name(labels[index])]
         num_faces[name] = int(confusion[index].sum())
     text = (
-        "The chart has the recall: of the faces with this label, how many are predicted as it. "
-        "Precision: of the faces predicted as it, how many have this label."
+        "The chart has the recall: the share of the faces with a label that have this prediction. "
+        "Precision is the share of the faces with a prediction that have this label."
     )
     table = Section("Faces, recall and precision", rows=class_table(scores, confusion, labels))
     drawn = interval_chart(recalls, ".1%", "recall", num_faces)
