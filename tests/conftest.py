@@ -50,6 +50,7 @@ LONG = (
     "app/test_attacks.py",
     "commands/test_predict.py",
     "commands/test_app.py",
+    "test_golden.py",
     "attacks/test_decode.py",
     "train/test_resume.py",
     "attacks/test_live.py",
@@ -89,6 +90,11 @@ the other one would wait for a long file at the end.
 """
 Maker = Callable[[str, Callable[[Path], None]], Path]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that rewrites golden files."""
+    parser.addoption("--write-golden", action="store_true", help="rewrite files in tests/golden")
 
 
 def pytest_configure(config: pytest.Config) -> None:
