@@ -17,6 +17,7 @@ from fer_vit.data.schema import (
     SPLITS,
     Embed,
     Reading,
+    check_declared,
     check_images,
     check_manifest_name,
     check_shards,
@@ -110,6 +111,7 @@ def prepare(
 
         # errors are reported before every image is read
         check_labels(reading.labels, root)
+        check_declared(reading)
         added = [Manifest.read(manifest) for manifest in add]
         for manifest in added:
             manifest.check_copy(out)
