@@ -73,8 +73,10 @@ def read(
 
     if targets is not None:
         path = root / targets if (root / targets).is_file() else targets
-        listing.files = [file for file in listing.files if file != path]
         table = read_targets(path, targets_unit, au_scale).matched(names)
+        listing.files = [
+            file for file in listing.files if file.name != path.name or not file.samefile(path)
+        ]
         reading = _read_listed(root, table, folders, class_folders, persons)
         reason = f"no row in {path.name}"
     elif targets_unit or au_scale:

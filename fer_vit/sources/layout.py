@@ -72,9 +72,9 @@ def find_places(root: Path, photos: Mapping[str, Folders]) -> dict[str, Place]:
     if deeper:
         raise FerVitError(
             f"Expected photos in folders {LAYOUTS} of {root}, but {counted(len(deeper), 'photo')} "
-            f"{'lies' if len(deeper) == 1 else 'lie'} deeper, such as {_named(deeper)}. If the "
-            f"folder below names a person, add `--person '{folder_pattern(depth)}'`; if not, move "
-            "the photos up."
+            f"{'lies' if len(deeper) == 1 else 'lie'} deeper, such as {_named(deeper)}. If "
+            f"{printable(photos[deeper[0]][depth])} is a person, add `--person "
+            f"'{folder_pattern(depth)}'`; if not, move the photos up."
         )
 
     places = {}

@@ -67,8 +67,9 @@ def match_persons(names: Sequence[str], pattern: str) -> tuple[dict[str, str], d
             "match, is the person."
         )
     persons = one_spelling(persons)
-    for person in set(persons.values()):
-        if split_of(person) or canonical(person) in EXPRESSIONS:
+    for person in sorted(set(persons.values())):
+        # Val and Dev are persons, too
+        if split_of(person) == "train" or canonical(person) in EXPRESSIONS:
             raise FerVitError(
                 f"Expected `--person` to match persons, but `{printable(pattern)}` matches "
                 f"{printable(person)}. Correct it: `([^/]+)/` is the first folder, "
@@ -125,15 +126,15 @@ def leak_warnings(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.name in persons:
             splits[persons[row.name]].add(row.split)
-    num_several = sum(len(of_person) > 1 for of_person in splits.values())
-    if not num_several:
+    several = sorted(person for person, of_person in splits.items() if len(of_person) > 1)
+    if not several:
         return []
-    example = list_names(sorted(splits))
+    leak = f"{len(several):,} of them are in several splits ({list_names(several)})"
     if pattern is None:
-        return [f"{num_several:,} of {len(splits):,} persons are in several splits ({example})."]
+        return [f"The photos show {len(splits):,} persons, and {leak}."]
     return [
-        f"Names look like {len(splits):,} persons ({example}), and {num_several:,} of them are in "
-        f"several splits: `--person '{pattern}'` keeps each in one."
+        f"Names look like {len(splits):,} persons, and {leak}: `--person '{pattern}'` keeps each "
+        "in one split."
     ]
 
 
