@@ -306,7 +306,7 @@ def describe_reading(reading: Reading, out: Path) -> str:
 
     lines = [count_table(reading), face_line, *target_lines(reading)]
     for reason, number in reading.dropped.most_common():
-        lines.append(f"left out: {number:,} ({reason})")
+        lines.append(f"left out: {number:,} ({printable(reason)})")
     for note in reading.notes:
         lines.append(f"note: {printable(note)}")
     for warning in reading.warnings:
