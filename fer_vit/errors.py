@@ -93,6 +93,7 @@ def _argument(option: str, with_groups: bool) -> str:
         name = name.rpartition(".")[2]
     if not value:
         return name
+    value = value.strip("'")  # quotes are for the shell
     is_literal = re.fullmatch(r"[A-Z]+|-?[\d.]+(e[-+]?\d+)?", value)  # such as FILE, or a number
     return f"{name}={value if is_literal else repr(value)}"
 

@@ -368,9 +368,13 @@ COMMANDS_TO_TERMINALS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2
 
 def test_names_cannot_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     face = encode_png(np.zeros((48, 48, 3), np.uint8))
-    for folder in ("train/happy", "train/sad", f"{HOSTILE}/x"):
-        (tmp_path / "faces" / folder).mkdir(parents=True)
-        (tmp_path / "faces" / folder / "1.png").write_bytes(face)
+    for photo in (
+        "train/happy/1.png",
+        "train/sad/1.png",
+        f"{HOSTILE}.png",
+    ):  # the last is left out, by name
+        (tmp_path / "faces" / photo).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "faces" / photo).write_bytes(face)
     main(["prepare", "folder", f"{tmp_path}/faces", f"{tmp_path}/m.parquet", "--detector=none"])
     printed = capsys.readouterr()
     lines = [printed.out, printed.err]

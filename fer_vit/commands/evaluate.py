@@ -36,6 +36,7 @@ from fer_vit.evaluation.writer import write_results
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
+from fer_vit.tables.images import AngleUnit
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -49,6 +50,7 @@ def evaluate(
     checkpoint: str | None = None,
     model: str | None = None,
     labels: Path | None = None,
+    targets_unit: AngleUnit | None = None,
     split: Split | None = None,
     merge: Merge | None = None,
     prior: str | None = None,
@@ -92,6 +94,8 @@ def evaluate(
         labels: For a table: the truth, in a manifest or a table with the column path, and label or
             columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
             faces, the most confident face is used.
+        targets_unit: The unit of yaw, pitch and roll in a table of `--labels`. Default: degrees,
+            with an error if no angle is above 1.57.
         split: The split of a manifest, also of `--labels`. Default: val.
         merge: For a manifest: new label of each old label. Votes and probabilities of merged labels
             add up; null leaves out the faces of a label. The model may have the old or the new
@@ -113,7 +117,7 @@ def evaluate(
         The scores, as in results.json.
     """
     check_output(output, overwrite, EVALUATION_FILES)
-    conditions = Conditions(split, merge, prior, classes)
+    conditions = Conditions(split, merge, prior, classes, targets_unit)
     network = find_network(checkpoint, model)  # a name, or the network of a user's class
     # wrong arguments are reported before a manifest is predicted, which takes minutes
     opened = open_faces(data, checkpoint, labels, conditions, network)

@@ -43,18 +43,18 @@ def finetune(
     *,
     output: Path = Path("mine"),
     checkpoint: str | None = None,
+    person: str | None = None,
     duplicates: Duplicates = "drop",
     overwrite: bool = False,
 ) -> Path:
     """Trains a model for your classes on your photos.
 
     It is prepare, fit, export and evaluate in one command. Each class has a folder of at least ten
-    photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). It may contain a folder
-    for each person. Some persons, or photos if there are no such folders, are held out to choose
-    the best epoch and to test the model. OUTPUT/model is the model; its card has the results.
-    OUTPUT/evaluation has a page with the results, compared with the default model if it has all
-    classes. The same command resumes an interrupted run. `fer-vit fit --config finetune` has every
-    option.
+    photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). Some persons (with
+    `--person`, else some photos) are held out to choose the best epoch and to test the model.
+    OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has a page with the
+    results, compared with the default model if it has all classes. The same command resumes an
+    interrupted run. `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos
@@ -70,6 +70,8 @@ def finetune(
         checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit
             export`, a name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
+        person: A regular expression that finds the person in the path of a photo, as for `prepare
+            folder`.
         duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones,
             `keep` keeps them.
         overwrite: Whether existing results may be replaced.
@@ -87,7 +89,7 @@ def finetune(
         check_output(model, overwrite, find_format(model).files)
     settings = read_model(start, pretraining=True).settings  # a wrong name fails now
 
-    manifest_path = prepare_manifest(photos, output, settings.align, duplicates, overwrite)
+    manifest_path = prepare_manifest(photos, output, settings.align, person, duplicates, overwrite)
     manifest = Manifest.read(manifest_path)
     warn_of_untrained(manifest, start, settings.outputs)
     counts = count_faces(manifest)
@@ -124,7 +126,12 @@ def finetune(
 
 
 def prepare_manifest(
-    photos: Path, output: Path, align: str | None, duplicates: Duplicates, overwrite: bool
+    photos: Path,
+    output: Path,
+    align: str | None,
+    person: str | None,
+    duplicates: Duplicates,
+    overwrite: bool,
 ) -> Path:
     """Returns the manifest of the faces in photos.
 
@@ -132,6 +139,10 @@ def prepare_manifest(
     to OUTPUT/faces.parquet, unless this file exists.
     """
     if photos.suffix.lower() == ".parquet":
+        if person is not None:
+            raise FerVitError(
+                "`--person` is for a folder of photos, but a manifest has its splits. Leave it out."
+            )
         return photos
     if align == "crop":
         raise FerVitError(
@@ -142,7 +153,15 @@ def prepare_manifest(
     if manifest.exists() and not overwrite:
         LOGGER.info(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
-    prepare("folder", photos, manifest, cut=True, duplicates=duplicates, overwrite=overwrite)
+    prepare(
+        "folder",
+        photos,
+        manifest,
+        cut=True,
+        duplicates=duplicates,
+        overwrite=overwrite,
+        person=person,
+    )
     return manifest
 
 

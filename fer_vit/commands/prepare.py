@@ -17,6 +17,7 @@ from fer_vit.data.schema import (
     SPLITS,
     Embed,
     Reading,
+    check_declared,
     check_images,
     check_manifest_name,
     check_shards,
@@ -110,6 +111,7 @@ def prepare(
 
         # errors are reported before every image is read
         check_labels(reading.labels, root)
+        check_declared(reading)
         added = [Manifest.read(manifest) for manifest in add]
         for manifest in added:
             manifest.check_copy(out)
@@ -304,7 +306,7 @@ def describe_reading(reading: Reading, out: Path) -> str:
 
     lines = [count_table(reading), face_line, *target_lines(reading)]
     for reason, number in reading.dropped.most_common():
-        lines.append(f"left out: {number:,} ({reason})")
+        lines.append(f"left out: {number:,} ({printable(reason)})")
     for note in reading.notes:
         lines.append(f"note: {printable(note)}")
     for warning in reading.warnings:

@@ -323,7 +323,8 @@ class Manifest:
 
     def _with_metadata(self, **changes: object) -> "Manifest":
         meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | changes
-        table = self.table.replace_schema_metadata({"fer_vit": json_text(meta)})
+        metadata = self.table.schema.metadata | {b"fer_vit": json_text(meta)}
+        table = self.table.replace_schema_metadata(metadata)
         return Manifest(self.path, table, tuple(meta["labels"]))
 
     def _names_files(self) -> bool:

@@ -4,8 +4,9 @@ A manifest may have columns of floats with the targets of further heads, such as
 `yaw` or `valence`. The metadata names these columns (`outputs`), and null is an unknown target.
 More columns may follow, of strings or null, for example age, gender and race in FairFace.
 
-`image` has the layout of an Image in Hugging Face `datasets`. The metadata names the labels in
-order, the landmark scheme and the version of fer-vit.
+`image` has the layout of an Image in Hugging Face `datasets`, and the metadata `huggingface` says
+so. The metadata `fer_vit` names the labels in order, the landmark scheme and the version of
+fer-vit.
 
 A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
 a table with the images inside. Shards are named as `datasets` expects the files of a split:
@@ -67,6 +68,8 @@ ARROW_TYPES = {  # the types of a manifest's columns in Arrow
     "boolean": pa.bool_(),
 }
 SCHEMA = pa.schema([(field.name, ARROW_TYPES[field.type]) for field in MANIFEST_FIELDS])
+# what Hugging Face `datasets` cannot know from the types of the columns
+HUGGING_FACE = {"info": {"features": {"image": {"_type": "Image"}}}}
 
 
 class CloseUp(NamedTuple):
@@ -310,8 +313,10 @@ def write_manifest(
         more: Tables of manifests whose rows are added.
 
     Raises:
-        FerVitError: An image cannot be read, or is neither small nor below the folder.
+        FerVitError: An image cannot be read, or is neither small nor below the folder, or a row has
+            a column that the reading does not declare.
     """
+    check_declared(reading)
     meta: dict[str, Any] = {
         "labels": reading.labels,
         "landmarks": LANDMARKS,
@@ -332,7 +337,9 @@ def write_manifest(
     if outputs:
         check_head_outputs(outputs, path)
         meta["outputs"] = outputs
-    schema = schema.with_metadata({"fer_vit": json_text(meta)})
+    schema = schema.with_metadata(
+        {"fer_vit": json_text(meta), "huggingface": json_text(HUGGING_FACE)}
+    )
 
     with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(reading.rows), ROW_GROUP):
@@ -388,6 +395,18 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
         for name, rows in tqdm(files.items(), "writing shards", unit="shards", disable=None):
             part = replace(reading, rows=rows)
             write_manifest(new_folder / name, part, source, "always", data_set_key)
+
+
+def check_declared(reading: Reading) -> None:
+    """Raises FerVitError when a row has a column that the reading does not declare."""
+    declared = {*target_columns(reading.outputs), *reading.extra}
+    for row in reading.rows:
+        undeclared = sorted({*row.targets, *row.extra} - declared)
+        if undeclared:
+            raise FerVitError(
+                f"{row.name}: the row has the column {undeclared[0]}, but the reading does not. "
+                "Name it in `Reading.extra`, or the output in `Reading.outputs`."
+            )
 
 
 def check_images(reading: Reading, folder: Path, embed: Embed) -> None:

@@ -20,6 +20,7 @@ from fer_vit.labels import Merge
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.tables.images import AngleUnit
 from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
 
@@ -38,6 +39,7 @@ class Conditions:
     merge: Merge | None = None
     prior: str | None = None
     classes: Sequence[str] = ()
+    targets_unit: AngleUnit | None = None  # the unit of angles in a table of `--labels`
 
     def __post_init__(self) -> None:
         if self.classes and self.merge:
@@ -117,7 +119,7 @@ def open_faces(
             )
         faces = read_predictions(data)
         if labels:
-            faces = add_labels(faces, labels, conditions.chosen_split)
+            faces = add_labels(faces, labels, conditions.chosen_split, conditions.targets_unit)
         _check_predicted(data, faces)
         return faces
     if labels is not None:

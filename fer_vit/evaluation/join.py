@@ -24,7 +24,7 @@ from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
 from fer_vit.labels import find_label
 from fer_vit.tables.cells import is_missing, look_alikes
-from fer_vit.tables.images import Truth, read_images, read_truth_table
+from fer_vit.tables.images import AngleUnit, Truth, read_images, read_truth_table
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import is_table
@@ -42,17 +42,20 @@ EXCEL_DIGITS = 15  # digits that a spreadsheet keeps of a number; further digits
 LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
-def add_labels(faces: EvaluatedFaces, path: Path, split: Split) -> EvaluatedFaces:
+def add_labels(
+    faces: EvaluatedFaces, path: Path, split: Split, angle_unit: AngleUnit | None = None
+) -> EvaluatedFaces:
     """Returns the first face of each labelled image with its label.
 
     `path` names a manifest, from which `split` is read, or a table. The table has the column
-    `path`, and the column `label`, outputs of heads (`move_*`, `yaw`, `valence` ...), or both.
+    `path`, and the column `label`, outputs of heads (`move_*`, `yaw`, `valence` ...), or both;
+    `angle_unit` is the unit of its angles.
 
     Raises:
         FerVitError: The model lacks a label, or the predictions lack an image.
     """
     if is_table(path):
-        truth = read_truth_table(path, faces.labels)
+        truth = read_truth_table(path, faces.labels, angle_unit)
     else:
         truth = _manifest_truth(faces.labels, path, split)
     known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))

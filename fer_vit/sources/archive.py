@@ -28,19 +28,10 @@ ENCRYPTED = 0x1  # the flag of a zip's entry that needs a password
 READ_AT_ONCE = 1_000_000  # how many bytes are read at once
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 MAX_DEPTH = 100  # most folders on the path of an entry that is unpacked
-NAME_TOO_LONG = "the name in the archive is too long"
-SAME_NAME = "the archive has a file and a folder of one name"
 NO_FILE = "a link or device in the archive"
-OUTSIDE = "a name in the archive that leads outside"
-NO_NAME = "an entry of the archive without a name"
-NAMELESS = {"", ".", ".."}  # parts of a path that name no file
-BAD_NAMES = {  # why the operating system cannot create the file of an entry, by `errno`
-    ENAMETOOLONG: NAME_TOO_LONG,
-    EILSEQ: "the name in the archive is not possible here",
-    EISDIR: SAME_NAME,
-    ENOTDIR: SAME_NAME,
-    EEXIST: SAME_NAME,
-}
+BAD_NAME = "a name in the archive that is not possible here"
+# the errors of the operating system for a name that is not possible
+NAME_ERRORS = {ENAMETOOLONG, EILSEQ, EISDIR, ENOTDIR, EEXIST}
 TOO_LARGE = f"larger than {MAX_FILE_BYTES // 10**6:,} MB in the archive"
 
 
@@ -144,9 +135,9 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
                 try:
                     opened.extract(entry, folder)
                 except OSError as error:
-                    if error.errno not in BAD_NAMES:
+                    if error.errno not in NAME_ERRORS:
                         raise
-                    left_out[BAD_NAMES[error.errno]] += 1
+                    left_out[BAD_NAME] += 1
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         # EINVAL: a damaged zip makes zipfile seek to before the start of the file
         if isinstance(error, OSError) and error.errno != EINVAL:
@@ -161,16 +152,9 @@ def _reason_left_out(entry: zipfile.ZipInfo) -> str | None:
     """Returns why an entry of a zip is not unpacked; None for an entry that is unpacked."""
     if _is_large(entry.filename, entry.file_size):
         return TOO_LARGE
-    if _names_nothing(entry.filename):
-        return NO_NAME
-    if entry.filename.count("/") > MAX_DEPTH:
-        return NAME_TOO_LONG
+    if not entry.filename or entry.filename.count("/") > MAX_DEPTH:
+        return BAD_NAME
     return None
-
-
-def _names_nothing(name: str) -> bool:
-    """Returns whether an entry is a file without a name; the folder `./` is not a file."""
-    return not name.endswith("/") and set(name.split("/")) <= NAMELESS
 
 
 class _LimitedGzip(gzip.GzipFile):
@@ -243,15 +227,15 @@ def _extract_entry(opened: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path
     if _is_large(entry.name, entry.size):
         return TOO_LARGE
     if entry.name.count("/") > MAX_DEPTH:
-        return NAME_TOO_LONG
+        return BAD_NAME
     try:
         opened.extract(entry, folder, set_attrs=False, filter="data")
-    except tarfile.FilterError:
-        return OUTSIDE
+    except tarfile.FilterError:  # a name that leads outside
+        return BAD_NAME
     except OSError as error:
-        if error.errno not in BAD_NAMES:
+        if error.errno not in NAME_ERRORS:
             raise
-        return BAD_NAMES[error.errno]
+        return BAD_NAME
     return None
 
 

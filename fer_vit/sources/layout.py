@@ -1,310 +1,201 @@
-"""Finds out which folders of a data set are splits, classes and persons.
+"""Finds out the split and the class of each photo of a data set, from folders or from a table.
 
-The layouts are CLASS/..., SPLIT/CLASS/... and CLASS/SPLIT/... In all of them, a folder directly
-below class and split names a person. Ambiguous folders are an error, because a wrong guess trains a
-wrong model.
+The layouts of folders are CLASS, SPLIT/CLASS and CLASS/SPLIT. All photos have one layout, and no
+photo lies deeper: a wrong guess about a folder trains a wrong model.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
-from unicodedata import normalize
 
-from fer_vit.data.schema import SPLITS, Split
-from fer_vit.errors import FerVitError
+from fer_vit.data.schema import Split
+from fer_vit.errors import FerVitError, printable, short
 from fer_vit.labels import EXPRESSIONS, canonical
+from fer_vit.sources.errors import not_found
+from fer_vit.sources.targets import TargetTable
 from fer_vit.wording import counted, list_names
 
-_WORDS = {  # words for a split; "evaluation" is the test split, or val beside a test split
-    "train": "train training trainings traing trn tr learn learning trainval trainvalid fit",
-    "val": "val vals valid valids validation validate validating vld vd va "
-    "dev devel development tune tuning",
-    "test": "test tests testing tst te ts holdout heldout hold held unseen "
-    "private final privatetest testprivate",
-    "evaluation": "eval evals evaluation evaluate evaluating ev publictest testpublic",
+# The names of split folders, and the words for a split in a table, in any case.
+SPLIT_NAMES: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
 }
-_FILL = """
-    set sets split splits data dataset datasets db image images img imgs face faces
-    photo photos picture pictures pics folder dir sample samples out
-    crop crops cropped aligned new the my
-"""
-_USUAL = {"train", "training", "val", "valid", "validation", "test", "testing"}
-_SHORT = 3  # a word for a split with at most this many letters may be a name or initials
 
+# Matches a class that names a split as well, such as `happy_train`.
+NAMES_SPLIT = re.compile(r"(?:.*[\W_])?train(?:ing)?(?:[\W_].*)?", re.IGNORECASE | re.DOTALL)
 
-def _split_pattern(words: str) -> re.Pattern[str]:
-    """Returns a pattern that matches one of the words, with filler words around it."""
-    fillers = "|".join(sorted(_FILL.split(), key=len, reverse=True))
-    choices = "|".join(words.split())
-    return re.compile(rf"(?:{fillers})*(?:{choices})(?:{fillers})*")
-
-
-_MEANING = {meaning: _split_pattern(words) for meaning, words in _WORDS.items()}
-_SERIES = re.compile(
-    r"(?:k?fold|split|cv|part|partition|subset|batch|chunk|shard|portion|slice)s?"
-    r"[\W_]*(?:\d+|[a-z])",
-    re.IGNORECASE,
-)
-_PERSON = re.compile(
-    r"\d|person|subject|participant|proband|actor|actress|individual|people|patient|speaker",
-    re.IGNORECASE,
-)
-
-
-def _only_letters(name: str) -> str:
-    return re.sub(r"[\W\d_]+", "", normalize("NFKC", name)).casefold()
-
-
-def _meaning(name: str) -> str | None:
-    letters = _only_letters(name)
-    for meaning, words in _MEANING.items():
-        if words.fullmatch(letters):
-            return meaning
-    return None
-
-
-def split_names(names: Iterable[str]) -> dict[str, Split]:
-    """Returns the split of each folder name that means a split, in any case and spelling."""
-    meanings = {}
-    for name in names:
-        meaning = _meaning(name)
-        if meaning:
-            meanings[name] = meaning
-
-    as_split: dict[str, Split] = {split: split for split in SPLITS}
-    # beside a test split and without val, folders for evaluation are val
-    as_split["evaluation"] = "test"
-    if "test" in meanings.values() and "val" not in meanings.values():
-        as_split["evaluation"] = "val"
-    return {name: as_split[meaning] for name, meaning in meanings.items()}
-
-
-def is_surely_split(name: str) -> bool:
-    """Returns whether a folder name means a split, and is too long for a person's initials."""
-    return bool(_meaning(name)) and len(_only_letters(name)) > _SHORT
-
-
-def _mentions(name: str) -> set[str]:
-    """Returns the splits that words in a name mean, such as train in `happy_train`."""
-    meanings = set()
-    for word in re.findall(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+", name):
-        meaning = _meaning(word)
-        if meaning and len(word) > _SHORT:
-            meanings.add(meaning)
-    return meanings
-
-
-def _mention_several_splits(names: Iterable[str]) -> bool:
-    """Returns whether names mention more than one split."""
-    mentioned = set()
-    for name in names:
-        mentioned |= _mentions(name)
-    return len(mentioned) > 1
-
-
-class Place(NamedTuple):
-    """What the folders of a photo mean."""
-
-    split: Split | None  # None: no folder means a split
-    label: str  # the name of the class folder
-    person: str | None  # the name of the person's folder
-
-
-@dataclass
-class Layout:
-    """What the folders of all photos mean."""
-
-    places: list[Place | None] = field(default_factory=list)  # None: the photo is not read
-    notes: list[str] = field(default_factory=list)  # for the user
-    class_depth: int = 1  # how many folders deep a class folder lies below the root
-
+LAYOUTS = "CLASS, SPLIT/CLASS or CLASS/SPLIT (a split is train, val or test)"
 
 Folders = tuple[str, ...]  # the folders of a photo from the root down, without the file name
 
 
-def find_layout(photos: Sequence[Folders]) -> Layout:
-    """Returns what the folders of photos mean; raises FerVitError for ambiguous folders."""
-    tops = sorted({folders[0] for folders in photos if folders})
-    splits = split_names(tops)
-    classes = [name for name in tops if name not in splits]
-    if splits and ("train" in splits.values() or not classes):
-        layout = _split_first(photos, splits, classes)
-    else:
-        layout = _class_first(photos, splits, classes)
-    _check_persons([place for place in layout.places if place])
-    return layout
+class Place(NamedTuple):
+    """The split and the class of a photo, as folders or a table name them."""
+
+    split: Split | None  # None: unknown
+    label: str | None  # None: the photo has no label
 
 
-def _split_first(photos: Sequence[Folders], splits: dict[str, Split], unread: list[str]) -> Layout:
-    """Reads SPLIT/CLASS/...; `unread` are the folders beside the split folders."""
-    layout = Layout(notes=_note_guessed_splits(splits), class_depth=2)
-    for folders in photos:
-        place = None
-        if len(folders) > 1 and folders[0] in splits:
-            place = _read_place(splits[folders[0]], folders[1], folders[2:])
-        layout.places.append(place)
-    if not any(layout.places):
-        raise FerVitError(
-            f"Expected class folders in {list_names(splits)}, but got photos without a class. "
-            "Sort them into a folder for each class, or rename a class that is named like a split."
-        )
-
-    for name in unread:
-        layout.notes.append(
-            f"{name} is not a split and was not read ({_photos_of_folder(photos, name)})."
-        )
-    for name in splits:
-        without_class = sum(folders == (name,) for folders in photos)
-        if without_class:
-            layout.notes.append(
-                f"Not read, without a class: {counted(without_class, 'photo')} directly in {name}."
-            )
-    return layout
+def split_of(name: str) -> Split | None:
+    """Returns the split that a name means; None for another name."""
+    return SPLIT_NAMES.get(name.strip().casefold())
 
 
-def _class_first(photos: Sequence[Folders], splits: dict[str, Split], classes: list[str]) -> Layout:
-    """Reads CLASS/... or CLASS/SPLIT/...; the folders in `splits` are classes, too."""
-    subfolders: dict[str, set[str]] = defaultdict(set)
-    for folders in photos:
-        if len(folders) > 1:
-            subfolders[folders[0]].add(folders[1])
-    _check_tops(classes, splits, subfolders)
+def find_places(root: Path, photos: Mapping[str, Folders]) -> dict[str, Place]:
+    """Returns the places of photos by name, without photos that have no class folder.
 
-    names = set().union(*subfolders.values())
-    inner_splits = split_names(names)
-    if names and len(inner_splits) == len(names):
-        return _split_second(photos, inner_splits, subfolders)
+    Args:
+        root: The folder of the photos.
+        photos: The folders of each photo by the photo's name.
 
-    layout = Layout()
-    for name in splits:
-        layout.notes.append(f"{name} is read as a class, because there is no train folder.")
-    for folders in photos:
-        place = None
-        if folders:
-            place = _read_place(split=None, label=folders[0], below=folders[1:])
-        layout.places.append(place)
-    return layout
-
-
-def _split_second(
-    photos: Sequence[Folders], splits: dict[str, Split], subfolders: dict[str, set[str]]
-) -> Layout:
-    """Reads CLASS/SPLIT/..., by the split of each folder name, and the folders in each class."""
-    classes = {folders[0] for folders in photos if folders}
-    without_folders = sorted(classes - subfolders.keys())
-    if without_folders:
-        raise FerVitError(
-            f"Expected the folders {list_names(sorted(splits))} in every class, but "
-            f"{without_folders[0]} has none of them. Add them, or move all photos directly into "
-            "the class folders."
-        )
-
-    layout = Layout(notes=_note_guessed_splits(splits))
-    for folders in photos:
-        place = None
-        if len(folders) > 1:
-            place = _read_place(splits[folders[1]], folders[0], folders[2:])
-        layout.places.append(place)
-    without_split = sum(len(folders) == 1 for folders in photos)
-    if without_split:
-        layout.notes.append(
-            f"Not read, without a split: {counted(without_split, 'photo')} beside the split "
-            "folders."
-        )
-    return layout
-
-
-def _read_place(split: Split | None, label: str, below: Folders) -> Place:
-    """Returns a place; raises FerVitError if a folder below the class is named like a split."""
-    for name in below:
-        if is_surely_split(name):
-            raise FerVitError(
-                f"Expected a person's folder in the class {label}, but got {name}, which is named "
-                "like a split. Use SPLIT/CLASS/PERSON or CLASS/SPLIT/PERSON for every photo, or "
-                "rename it."
-            )
-    person = below[0] if below else None
-    return Place(split, label, person)
-
-
-def _check_tops(
-    classes: list[str], splits: dict[str, Split], subfolders: dict[str, set[str]]
-) -> None:
-    """Raises FerVitError when folders that would be read as classes look like splits.
-
-    There are three cases. Classes are at the top, and again inside a split (`happy`, `val/happy`),
-    so a train folder is missing. Or names mention splits (`happy_train`, `happy_test`). Or names
-    are numbered parts of a data set (`fold1`, `fold2`).
+    Raises:
+        FerVitError: The folders have none of the layouts.
     """
-    labels = {canonical(name) for name in classes}
-    for name in splits:
-        labels_inside = {canonical(label) for label in subfolders[name]}
-        if labels_inside and labels_inside <= labels:
-            raise FerVitError(
-                f"Expected a train folder beside {name}, which holds folders of classes, but got "
-                f"{list_names(classes)}. Move them into a folder named train."
-            )
+    if not any(photos.values()):
+        raise not_found(root, "folders of classes, or `--targets` with a table of labels,")
+    tops = {folders[0] for folders in photos.values() if folders}
+    seconds = {folders[1] for folders in photos.values() if len(folders) > 1}
+    split_first = _are_splits(root, tops)
+    if not split_first:
+        _check_classes(root, tops)
+    split_second = not split_first and _are_splits(root, seconds)
+    depth = 2 if split_first or split_second else 1  # how many folders a photo is below the root
 
-    tops = [*classes, *splits]
-    if _mention_several_splits(tops):
+    deeper = [name for name, folders in photos.items() if len(folders) > depth]
+    if deeper:
         raise FerVitError(
-            f"Expected class folders, but got {list_names(sorted(tops))}, which name splits. "
-            "Use train/CLASS, val/CLASS and test/CLASS."
-        )
-    numbered = all(_SERIES.fullmatch(name) for name in tops)
-    if len(tops) > 1 and numbered and any(subfolders.values()):
-        raise FerVitError(
-            f"Expected class folders, but {list_names(tops)} are parts of a data set. "
-            "Use train/CLASS, val/CLASS and test/CLASS."
+            f"Expected photos in folders {LAYOUTS} of {root}, but {counted(len(deeper), 'photo')} "
+            f"{'lies' if len(deeper) == 1 else 'lie'} deeper, such as {_named(deeper)}. If "
+            f"{printable(photos[deeper[0]][depth])} is a person, add `--person "
+            f"'{folder_pattern(depth)}'`; if not, move the photos up."
         )
 
+    places = {}
+    for name, folders in photos.items():
+        if len(folders) < depth:
+            continue
+        if split_first:
+            places[name] = Place(split_of(folders[0]), folders[1])
+        elif split_second:
+            places[name] = Place(split_of(folders[1]), folders[0])
+        else:
+            places[name] = Place(None, folders[0])
 
-def _check_persons(places: Sequence[Place]) -> None:
-    """Raises FerVitError when folders of persons look like splits, or like classes."""
-    persons: dict[str, set[str]] = defaultdict(set)  # the names of persons by class
-    for place in places:
-        in_class = persons[canonical(place.label)]
-        if place.person:
-            in_class.add(place.person)
-    names = set().union(*persons.values())
-    if _mention_several_splits(names):
+    shallow = [name for name, folders in photos.items() if 0 < len(folders) < depth]
+    if shallow and (split_second or not places):
+        missing = "split" if split_second else "class"
         raise FerVitError(
-            f"Expected persons' folders in the classes, but got {list_names(sorted(names))}, which "
-            "name splits. Use CLASS/train, CLASS/val and CLASS/test."
+            f"Expected photos in folders {LAYOUTS} of {root}, but "
+            f"{counted(len(shallow), 'photo')} such as {_named(shallow)} "
+            f"{'has' if len(shallow) == 1 else 'have'} no {missing} folder. Add it."
+        )
+    return places
+
+
+def find_listed(
+    table: TargetTable, photos: Mapping[str, Folders], has_persons: bool
+) -> dict[str, Place]:
+    """Returns the places of photos that a table lists, by name.
+
+    The columns `label` and `split` may be absent. Without `split`, a folder named after a split
+    gives the split.
+
+    Args:
+        table: The table, with rows of photos.
+        photos: The folders of each photo by name.
+        has_persons: Whether the persons are known. If not, a folder may not name a person.
+
+    Raises:
+        FerVitError: Only some photos have a split, or folders may name persons.
+    """
+    labels = table.cells("label")
+    words = table.cells("split")
+    places = {}
+    for name in table.rows:
+        split = None
+        if "split" in table.describing:
+            split = split_of(words.get(name, ""))
+            if split is None:
+                raise FerVitError(
+                    f"Expected train, val or test in the column split of {table.path} for "
+                    f"{printable(name)}, but got `{printable(short(words.get(name, '')))}`. "
+                    "Correct the cell."
+                )
+        for folder in photos[name]:
+            split = split or split_of(folder)
+        places[name] = Place(split, labels.get(name))
+
+    without_split = [name for name, place in places.items() if place.split is None]
+    if 0 < len(without_split) < len(places):
+        raise FerVitError(
+            f"Expected every photo or none in a split folder, but {_named(without_split)} is in "
+            f"none. Add the column split to {table.path}."
+        )
+    if not has_persons:
+        _check_folders(table, photos, labels.values())
+    return places
+
+
+def _check_folders(
+    table: TargetTable, photos: Mapping[str, Folders], labels: Iterable[str]
+) -> None:
+    """Raises FerVitError when folders of listed photos may name persons."""
+    classes = {canonical(label) for label in labels} | {*EXPRESSIONS}
+    unknown: dict[str, int] = {}  # folders that name neither a split nor a class, and their depth
+    for name in table.rows:
+        for depth, folder in enumerate(photos[name]):
+            if not split_of(folder) and canonical(folder) not in classes:
+                unknown.setdefault(folder, depth)
+    if len(unknown) > 1:
+        pattern = folder_pattern(min(unknown.values()))
+        raise FerVitError(
+            f"Expected the column person in {table.path}, or `--person`, since photos are in the "
+            f"folders {list_names(sorted(unknown))}. If they name persons, add `--person "
+            f"'{pattern}'`; if they mean nothing, `--person '.+'`."
         )
 
-    known_classes = persons.keys() & set(EXPRESSIONS)
-    classes_are_known = 2 * len(known_classes) >= len(persons)
 
-    # persons that are named like classes
-    named_like_classes = {canonical(name) for name in names} & set(EXPRESSIONS)
-    like_classes = len(named_like_classes) >= 2 and 2 * len(named_like_classes) >= len(names)
-
-    # all classes have the same few folders, with names that do not look like persons
-    crossed = len(persons) > 1 and all(in_class == names for in_class in persons.values())
-    few = len(names) == 2 or 2 <= 2 * len(names) <= len(persons)
-    numbered = all(_PERSON.search(name) for name in names)
-    unclear = crossed and few and len(names) > 1 and not numbered
-
-    if (like_classes or unclear) and not classes_are_known:
+def _are_splits(root: Path, names: set[str]) -> bool:
+    """Returns whether folders side by side are splits; raises FerVitError if only some are."""
+    splits = sorted(name for name in names if split_of(name))
+    others = sorted(names.difference(splits))
+    if splits and others:
         raise FerVitError(
-            f"Expected class folders, but all of {list_names(sorted(persons))} hold the folders "
-            f"{list_names(sorted(names))}. Put the class above the person: CLASS/PERSON; or name "
-            "parts train, val and test, and persons by a number."
+            f"Expected only split folders beside {list_names(splits)} in {root}, but got "
+            f"{list_names(others)}. Move or rename the folders."
+        )
+    return bool(splits)
+
+
+def _check_classes(root: Path, names: set[str]) -> None:
+    """Raises FerVitError when there is one class, or classes name splits."""
+    if len(names) == 1:
+        (name,) = names
+        raise FerVitError(
+            f"Expected folders of two classes or more in {root}, but got only {printable(name)}. "
+            f"Name another folder, or {printable(str(root / name))} if the classes are in that "
+            "folder."
+        )
+    naming_splits = sorted(name for name in names if NAMES_SPLIT.fullmatch(name))
+    if naming_splits:
+        raise FerVitError(
+            f"Expected folders of classes in {root}, but got {list_names(naming_splits)}. Make "
+            "folders SPLIT/CLASS, where a split is train, val or test."
         )
 
 
-def _note_guessed_splits(splits: dict[str, Split]) -> list[str]:
-    """Returns a note about the splits of folders if a name is unusual, or two share a split."""
-    usual = {name.casefold() for name in splits} <= _USUAL
-    distinct = len(set(splits.values())) == len(splits)
-    if usual and distinct:
-        return []
-    read = ", ".join(f"{name} as {split}" for name, split in sorted(splits.items()))
-    return [f"Read by the folders' names: {read}."]
+def folder_pattern(depth: int) -> str:
+    """Returns a pattern of `match_persons` for the folder that lies `depth` folders deep."""
+    above = "/[^/]+" * (depth - 1) + "/" if depth else ""
+    return f"{above}([^/]+)/"
 
 
-def _photos_of_folder(photos: Sequence[Folders], top: str) -> str:
-    return counted(sum(folders[:1] == (top,) for folders in photos), "photo")
+def _named(photos: list[str]) -> str:
+    return printable(short(photos[0]))

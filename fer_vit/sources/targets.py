@@ -1,4 +1,4 @@
-"""A user's table of targets for heads: a row for each photo, a column for each output.
+"""A user's table of labels, and of targets for heads: a row for each photo.
 
 Action units, as in lists of DISFA, BP4D and Aff-Wild2:
 
@@ -10,30 +10,40 @@ The kinds of columns that a table may have:
     path,split,label,person,move_mouthSmileLeft,yaw,valence,arousal
 
 Action units become movements: `AU1`, `au_01` and `AU01_r` are `move_AU01`, `AU12L` is
-`move_AU12Left`. If any action unit in a table has a value above 1, all action units are intensities
-from 0 to 5, and are divided by 5. These data sets have codes for a missing annotation
-(`UNANNOTATED`): such a code is read as unknown, and counted.
+`move_AU12Left`. They are occurrences, or intensities from 0 to 1 or from 0 to 5; a table from which
+the scale does not follow is an error (`au_scale`). These data sets have codes for a missing
+annotation (`UNANNOTATED`): such a code is read as unknown, and counted.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, short, suggest
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, MOVEMENTS, outputs_of, target_column
+from fer_vit.heads import HEADS, MOVEMENTS, POSE, outputs_of, target_column
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
-from fer_vit.tables.images import bad_target, check_distinct, check_filled, check_target_range
+from fer_vit.tables.images import (
+    AngleUnit,
+    angle_divisor,
+    bad_target,
+    check_distinct,
+    check_filled,
+    check_target_range,
+)
 from fer_vit.tables.layout import PATH
+from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
 
 DESCRIBING = ("split", "label", "person")  # columns that describe a photo
+AuScale = Literal[1, 5]  # the largest intensity of action units
 
 # The name of a column of an action unit. `_r` and `_c`, in small letters, are OpenFace's suffixes
 # for an intensity and an occurrence.
@@ -66,7 +76,7 @@ class Column:
     head: str
     output: str
     action_unit: bool = False
-    # the divisor of the numbers; None: the numbers of all action units in the table decide
+    # the divisor of the numbers; None: the numbers, or the caller, decide
     scale: float | None = None
 
     @property
@@ -84,82 +94,125 @@ class Column:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The targets of N photos."""
+    """The labels and targets of N photos."""
 
+    path: Path  # the file
     paths: NDArray[np.object_]  # (N,), as written in the table
     values: dict[str, Array]  # (N,) by column of a manifest; NaN: unknown
     describing: dict[str, NDArray[np.object_]]  # (N,) by column of `DESCRIBING`; None: empty cell
     notes: list[str]
+    rows: dict[str, int] = field(default_factory=dict)  # the index of the row of each photo by name
 
     @property
     def outputs(self) -> dict[str, list[str]]:
         """The names of the outputs by head."""
         return outputs_of([*self.values])
 
-    def row(self, index: int) -> dict[str, float]:
-        """Returns the known targets of a photo by column."""
-        known = {}
-        for name, values in self.values.items():
-            value = float(values[index])
-            if not math.isnan(value):
-                known[name] = value
-        return known
+    def matched(self, photos: Sequence[str]) -> "TargetTable":
+        """Returns the table with the rows of photos by name, and a note about rows without one.
+
+        Raises FerVitError when no photo has a row.
+        """
+        matches = match_paths(photos, self.paths, self.path, partial=True)
+        rows = {photo: row for photo, row in zip(photos, matches.tolist(), strict=True) if row >= 0}
+        notes = list(self.notes)
+        without_photo = np.setdiff1d(np.arange(len(self.paths)), matches)
+        if len(without_photo):
+            notes.append(
+                f"{self.path.name}: {len(without_photo):,} of {len(self.paths):,} rows name no "
+                f"photo, for example {short(self.paths[without_photo[0]])}."
+            )
+        return replace(self, rows=rows, notes=notes)
+
+    def cells(self, name: str) -> dict[str, str]:
+        """Returns the filled cells of a column of `DESCRIBING`, by the name of the photo."""
+        if name not in self.describing:
+            return {}
+        cells = {photo: self.describing[name][row] for photo, row in self.rows.items()}
+        return {photo: cell for photo, cell in cells.items() if cell is not None}
+
+    def targets(self, photo: str) -> dict[str, float]:
+        """Returns the known targets of a photo by column; {} for a photo without a row."""
+        if photo not in self.rows:
+            return {}
+        values = {name: float(values[self.rows[photo]]) for name, values in self.values.items()}
+        return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def read_targets(path: Path) -> TargetTable:
-    """Reads a table of targets.
+def read_targets(
+    path: Path, angle_unit: AngleUnit | None = None, au_scale: AuScale | None = None
+) -> TargetTable:
+    """Reads a table of labels and targets.
+
+    Args:
+        path: The table.
+        angle_unit: The unit of angles; None: degrees, unless they may be radians.
+        au_scale: The largest intensity of action units; None: the numbers decide.
 
     Raises:
-        FerVitError: There is no column `path` or no column of targets, two columns name the same
-            output, an image has two rows, or a value is out of range.
+        FerVitError: There is no column `path`, or neither a label nor a target, two columns name
+            the same output, an image has two rows, a value is out of range, or the unit is unclear.
     """
     if not path.is_file():
-        raise FerVitError(f"Expected a table of targets, but there is none at {path}.")
+        raise FerVitError(f"Expected a table of labels or targets, but there is none at {path}.")
     table = read_table(path)
     table.check_columns(PATH)
     paths = read_paths(table[PATH])
     check_filled(table.source, PATH, paths)
     check_distinct(table.source, paths)
-
-    columns = find_columns(table)
-    values, notes = _read_values(table, columns)
     describing = {}
     for name in DESCRIBING:
         if name in table.names:
             describing[name], _ = read_names(table[name])
-    unread = _unread_note(table, columns)
+
+    columns, notes = find_columns(table)
+    values: dict[str, Array] = {}
+    if columns:
+        values, value_notes = _read_values(table, columns, angle_unit, au_scale)
+        notes += value_notes
+    elif "label" not in describing:
+        examples = "label, AU12, move_mouthSmileLeft, yaw, valence"
+        raise TableError(
+            f"Expected columns of labels or targets in {table.path}, such as {examples}, but got "
+            f"{short(', '.join(table.names))}."
+        )
+    unread = _unread_note(table)
     if unread:
         notes.append(unread)
-    return TargetTable(paths, values, describing, [*table.assumption_notes(), *notes])
+    return TargetTable(path, paths, values, describing, [*table.assumption_notes(), *notes])
 
 
-def find_columns(table: Table) -> list[Column]:
-    """Returns the columns of targets.
+def find_columns(table: Table) -> tuple[list[Column], list[str]]:
+    """Returns the columns of targets, and notes.
 
-    Raises FerVitError when there is no such column, or when two columns name the same output.
+    Of OpenFace's intensity and occurrence of one action unit, the intensity is read. Raises
+    FerVitError when two other columns name the same output.
     """
-    columns = []
+    by_target: dict[str, Column] = {}
+    occurrences = []  # columns of OpenFace beside their intensities
     for name in table.names:
         column = read_column(name)
-        if column:
-            columns.append(column)
-    if not columns:
-        examples = "AU12, move_mouthSmileLeft, yaw, valence"
-        actual = short(", ".join(table.names))
-        raise TableError(
-            f"Expected columns of targets in {table.path}, such as {examples}, but got {actual}."
-        )
-    by_target: dict[str, Column] = {}
-    for column in columns:
+        if column is None:
+            continue
         target = column.target.casefold()
-        if target in by_target:
-            names = f"`{by_target[target].name}` and `{column.name}`"
+        other = by_target.setdefault(target, column)
+        if other == column:
+            continue
+        if {other.scale, column.scale} != {*OPENFACE_MAXIMA.values()}:
             raise TableError(
-                f"{table.path}, row of the names: the columns {names} are both {column.target}. "
-                "Remove one."
+                f"{table.path}, row of the names: the columns `{other.name}` and `{name}` are both "
+                f"{column.target}. Remove one."
             )
-        by_target[target] = column
-    return columns
+        occurrence, intensity = sorted((other, column), key=lambda one: one.scale or 0)
+        by_target[target] = intensity
+        occurrences.append(occurrence.name)
+    notes = []
+    if occurrences:
+        notes.append(
+            f"{table.path.name}: the columns with _r are read instead of "
+            f"{list_names(occurrences, limit=8)}."
+        )
+    return [*by_target.values()], notes
 
 
 def read_column(name: str) -> Column | None:
@@ -178,10 +231,15 @@ def read_column(name: str) -> Column | None:
     return None
 
 
-def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Array], list[str]]:
+def _read_values(
+    table: Table,
+    columns: Sequence[Column],
+    angle_unit: AngleUnit | None,
+    au_scale: AuScale | None,
+) -> tuple[dict[str, Array], list[str]]:
     """Returns the values (N,) of columns that are not empty, by column of a manifest, and notes.
 
-    Raises FerVitError for a value out of the head's range.
+    Raises FerVitError for a value out of the head's range, or an unclear unit.
     """
     file = table.path.name
     notes = []
@@ -189,21 +247,32 @@ def _read_values(table: Table, columns: Sequence[Column]) -> tuple[dict[str, Arr
     if not_annotated:
         notes.append(f"{file}: {counted(not_annotated, 'target')} marked as not annotated.")
 
-    unscaled = [column for column in columns if column.scale is None]
-    scale = 1.0
+    unscaled = {column.name: values[column] for column in columns if column.scale is None}
     if unscaled:
-        scale, meaning = _action_unit_scale([values[column] for column in unscaled])
+        au_scale = au_scale or _action_unit_scale(table, unscaled)
+        meaning = INTENSITIES
+        if au_scale == 1:
+            meaning = "occurrences, or intensities from 0 to 1"
         notes.append(f"{file}: action units are read as {meaning}.")
     intense = [column for column in columns if column.scale == MAX_INTENSITY]
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
+    angles = {column.name: values[column] for column in columns if column.head == POSE}
+    divisors = {POSE: angle_divisor(table.source, angles, angle_unit)}
     for column in columns:
-        divisor = scale if column.scale is None else column.scale
+        divisor = column.scale or au_scale or 1
+        divisor = divisors.get(column.head, divisor)
         head = HEADS[column.head]
         low = divisor * head.low
         high = divisor * head.high
         check_target_range(table.source, column.name, values[column], low, high)
         values[column] = values[column] / divisor
+        known = values[column][~np.isnan(values[column])]
+        if head.scale == "signed" and known.any() and known.min() >= 0:
+            notes.append(
+                f"{file}: no {column.name} is below 0. The scale is from {head.low:g} to "
+                f"{head.high:g}: rescale the column if its scale begins at 0."
+            )
 
     targets, name_notes = _name_targets(table, values)
     return targets, [*notes, *name_notes]
@@ -258,30 +327,48 @@ def _read_annotations(table: Table, columns: Sequence[Column]) -> tuple[dict[Col
     return values, num_unannotated
 
 
-def _action_unit_scale(values: Sequence[Array]) -> tuple[float, str]:
-    """Returns the divisor for the values (N,) of action units, and what the values mean."""
-    numbers = np.concatenate(values)
-    numbers = numbers[np.isfinite(numbers)]
-    if (numbers > 1).any():
-        return MAX_INTENSITY, INTENSITIES
-    if np.isin(numbers, (0, 1)).all():
-        return 1.0, "occurrences, 0 or 1"
-    return 1.0, "intensities from 0 to 1"
+def _action_unit_scale(table: Table, columns: Mapping[str, Array]) -> AuScale:
+    """Returns the scale of the values (N,) of action units, by the name of the column.
+
+    Raises TableError for a value out of any scale, or a column whose scale does not follow from the
+    numbers.
+    """
+    for name, values in columns.items():
+        check_target_range(table.source, name, values, 0.0, MAX_INTENSITY)
+    above_one = [name for name, values in columns.items() if (values > 1).any()]
+    for name, values in columns.items():
+        known = values[~np.isnan(values)]
+        binary = np.isin(known, (0, 1)).all()
+        if above_one and binary and (known == 1).any():
+            raise TableError(
+                f"{table.path}: `{name}` has only 0 and 1, but `{above_one[0]}` goes up to "
+                f"{np.nanmax(columns[above_one[0]]):g}. If both are intensities from 0 to 5, add "
+                f"`--au_scale 5`; if `{name}` is an occurrence, rename the column to `{name}_c`."
+            )
+        if not above_one and not binary:
+            raise TableError(
+                f"{table.path}: no action unit is above 1, so that the scale of `{name}` is "
+                "unclear. If intensities go from 0 to 5, add `--au_scale 5`; if from 0 to 1, "
+                "`--au_scale 1`."
+            )
+    return 5 if above_one else 1
 
 
-def _unread_note(table: Table, columns: Sequence[Column]) -> str | None:
+def _unread_note(table: Table) -> str | None:
     """Returns a note about columns that are not read, with suggestions for misspelled names.
 
     None: all columns are read.
     """
-    used = {PATH, *DESCRIBING} | {column.name for column in columns}
-    names = [name for name in table.names if name not in used]
+    names = []
+    for name in table.names:
+        if name not in (PATH, *DESCRIBING) and read_column(name) is None:
+            names.append(name)
     if not names:
         return None
     known_names = list(DESCRIBING)
     for head in HEADS.values():
         known_names += head.outputs
-    note = f"{table.path.name}: columns that are no targets are not read: "
+    note = f"{table.path.name}: columns that are not targets are not read: "
     note += f"{list_names(names, limit=8)}."
     for name in names:
         hint = suggest(name, known_names)

@@ -1,8 +1,9 @@
 """Reads tables of users with one row for each image: labels, targets and further columns."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -10,13 +11,16 @@ from fer_vit.errors import FerVitError, TableError, short
 from fer_vit.faces import Objects
 from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, head_of
+from fer_vit.heads import HEADS, POSE, head_of
 from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import normal_path
 from fer_vit.tables.read import Table, read_table
 from fer_vit.tables.source import Source
+
+AngleUnit = Literal["degrees", "radians"]
+DIVISORS = {"degrees": 1.0, "radians": math.pi / 180}  # what angles are divided by, by their unit
 
 
 class ImageTable(NamedTuple):
@@ -42,10 +46,13 @@ def read_images(path: Path) -> ImageTable:
     return _read_image_table(read_table(path))
 
 
-def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
+def read_truth_table(
+    path: Path, labels: Sequence[str], angle_unit: AngleUnit | None = None
+) -> Truth:
     """Reads the labels of images (one of C `labels`), targets of heads, or both.
 
-    Raises FerVitError for an unknown label, or a target that is out of range.
+    Raises FerVitError for an unknown label, a target that is out of range, or angles whose unit is
+    unclear.
     """
     table = read_table(path)
     output_names = [name for name in table.names if is_output(name)]
@@ -79,7 +86,7 @@ def read_truth_table(path: Path, labels: Sequence[str]) -> Truth:
     return Truth(
         paths=images.paths,
         votes=votes,
-        outputs=_read_target_columns(table, output_names),
+        outputs=_read_target_columns(table, output_names, angle_unit),
         columns=columns,
         notes=notes,
     )
@@ -136,25 +143,48 @@ def check_distinct(source: Source, paths: Objects) -> None:
         first[name] = row
 
 
-def _read_target_columns(table: Table, names: Sequence[str]) -> dict[str, Array]:
+def _read_target_columns(
+    table: Table, names: Sequence[str], angle_unit: AngleUnit | None
+) -> dict[str, Array]:
     """Returns the targets (M,) of columns, NaN where empty.
 
-    Raises FerVitError for a target that is out of range.
+    Raises FerVitError for a target that is out of range, or an unclear unit.
     """
     decimal_mark = table.decimal_mark(names)
     targets = {}
     for name in names:
         head = HEADS[head_of(name)]
-        low = head.low
-        high = head.high
         try:
-            values = read_numbers(table[name], decimal_mark)
+            targets[name] = read_numbers(table[name], decimal_mark)
         except BadCellError as error:
-            expected = f"a number from {low:g} to {high:g}"
+            expected = f"a number from {head.low:g} to {head.high:g}"
             raise bad_target(table.source, name, error.row, expected, error.cell) from error
-        check_target_range(table.source, name, values, low, high)
-        targets[name] = values
+
+    angles = {name: values for name, values in targets.items() if head_of(name) == POSE}
+    divisor_of_angles = angle_divisor(table.source, angles, angle_unit)
+    for name, values in targets.items():
+        head = HEADS[head_of(name)]
+        divisor = divisor_of_angles if name in angles else 1.0
+        check_target_range(table.source, name, values, divisor * head.low, divisor * head.high)
+        targets[name] = values / divisor
     return targets
+
+
+def angle_divisor(source: Source, angles: Mapping[str, Array], unit: AngleUnit | None) -> float:
+    """Returns what angles (M,) are divided by to be degrees.
+
+    Without a unit, angles are degrees. Raises TableError if they may be radians instead: some are
+    not 0, and none is above a right angle in radians.
+    """
+    if unit is None and angles:
+        largest = np.nanmax(np.abs([*angles.values()]), initial=0)
+        if 0 < largest <= math.pi / 2:
+            raise TableError(
+                f"{source.path}: no angle in {', '.join(angles)} is above {largest:.2g}. If the "
+                "angles are radians, add `--targets_unit radians`; if they are degrees, "
+                "`--targets_unit degrees`."
+            )
+    return DIVISORS[unit or "degrees"]
 
 
 def check_target_range(source: Source, name: str, values: Array, low: float, high: float) -> None:

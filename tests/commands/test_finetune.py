@@ -163,6 +163,17 @@ def test_finetune_replaces_no_other_file_and_ends_before_any_work(
     assert notes.read_text() == "mine"
 
 
+def test_finetune_reads_persons_from_photos_alone(
+    photos: Path, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / "mine"
+    manifest = drawn / "faces.parquet"
+    line = fails(capsys, "finetune", manifest, "--person", "x", "--output", output)
+    assert "`--person`" in line
+    line = fails(capsys, "finetune", photos, "--person", "nobody", "--output", output)
+    assert "`nobody` matches none" in line
+
+
 def test_the_key_of_a_run_has_the_weights_of_its_models(drawn: Path, tmp_path: Path) -> None:
     manifest = drawn / "faces.parquet"
     weights = tmp_path / "a.ckpt"

@@ -15,6 +15,7 @@ from fer_vit import cli
 from fer_vit.cli import main, verb_parser
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector, DetectorName, YuNet
@@ -301,6 +302,31 @@ def test_without_a_readable_image_an_older_manifest_stays(tmp_path: Path) -> Non
     fill(data, {"happy/1.png": picture(200), "sad/2.png": picture(200)})
     prepare("folder", data, out, detector="none", overwrite=True)
     assert len(Manifest.read(out)) == 2
+
+
+def test_a_reader_declares_the_columns_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(root: Path) -> Reading:
+        row = Row(picture(200), "1.png", "train", "happiness", extra={"person": "anna"})
+        return Reading(("happiness", "sadness"), [row])
+
+    monkeypatch.setitem(SOURCES, "later", read)
+    with pytest.raises(FerVitError, match=r"1\.png.*person.*`Reading\.extra`"):
+        prepare("later", tmp_path, tmp_path / "out.parquet", detector="none")
+
+
+def test_labels_and_persons_of_a_zip_with_a_table(tmp_path: Path) -> None:
+    files = {f"images/{number}.png": picture(120 + 8 * number) for number in range(12)}
+    lines = [f"{number}.png,{'sad' if number % 2 else 'happy'},P{number}" for number in range(12)]
+    files["labels.csv"] = "\n".join(["path,label,person", *lines]).encode()
+    archive = zipped(fill(tmp_path / "data", files))
+    out = tmp_path / "out.parquet"
+    prepare("folder", archive, out, detector="none", targets=Path("labels.csv"))
+    manifest = Manifest.read(out)
+    assert manifest.labels == ("happiness", "sadness")
+    assert len({*manifest.column("person")}) == 12
+    assert {*manifest.column("split")} == {"train", "val", "test"}
 
 
 def test_another_manifest_is_added(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -100,6 +100,23 @@ def test_a_manifest_has_the_layout_of_hugging_face_and_metadata(tmp_path: Path) 
     meta = json.loads(manifest.table.schema.metadata[b"fer_vit"])
     assert meta["labels"] == list(NAMES)
     assert meta["landmarks"] == list(LANDMARKS)
+    merged = manifest.merge_labels({"neutral": "calm", "anger": "anger"})
+    merged.write(tmp_path / "n.parquet")
+    for name in ("m", "n"):
+        schema = pq.read_schema(tmp_path / f"{name}.parquet")
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        assert features == {"image": {"_type": "Image"}}
+
+
+@pytest.mark.parametrize("given", [{"extra": {"person": "anna"}}, {"targets": {"yaw": 1.0}}])
+def test_a_column_of_a_row_that_the_reading_does_not_declare_is_named(
+    given: dict, tmp_path: Path
+) -> None:
+    row = replace(rows()[0], **given)
+    (column,) = [*row.extra, *row.targets]
+    with pytest.raises(FerVitError, match=f"a: .*{column}.*Reading"):
+        write_manifest(tmp_path / "m.parquet", Reading(NAMES, [row]), "made")
+    assert not (tmp_path / "m.parquet").exists()
 
 
 def test_new_votes_for_one_split(tmp_path: Path) -> None:

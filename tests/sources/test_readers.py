@@ -238,7 +238,7 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
     touch(
         tmp_path,
         "Train/Happy/2.jpg",
-        "Train/Happy/deep/er/1.JPEG",
+        "Train/Happy/1.JPEG",
         "Train/zen/1.png",
         "Train/awe/1.png",
         "Train/sad/1.webp",
@@ -252,38 +252,23 @@ def test_folder_splits_and_labels(tmp_path: Path) -> None:
     reading = folder.read(tmp_path)
     assert reading.labels == ("neutral", "happiness", "sadness", "awe", "zen")
     assert [(row.name, row.split, row.label) for row in reading.rows] == [
+        ("Train/Happy/1.JPEG", "train", "happiness"),
         ("Train/Happy/2.jpg", "train", "happiness"),
-        ("Train/Happy/deep/er/1.JPEG", "train", "happiness"),
         ("Train/awe/1.png", "train", "awe"),
         ("Train/sad/1.webp", "train", "sadness"),
         ("Train/zen/1.png", "train", "zen"),
         ("test/neutral/1.png", "test", "neutral"),
         ("valid/neutrality/1.png", "val", "neutral"),
     ]
-    assert reading.rows[0].image == tmp_path / "Train" / "Happy" / "2.jpg"
-    files, hidden, persons = reading.notes
+    assert reading.rows[1].image == tmp_path / "Train" / "Happy" / "2.jpg"
+    files, hidden = reading.notes
     assert "1 .txt" in files
     assert "3 system or hidden" in hidden
-    assert "(deep)" in persons
 
 
-def test_folder_a_class_may_be_called_test(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        *(f"{name}/anna/{i}.jpg" for name in ("calm", "test") for i in range(20)),
-        "readme.jpg",
-    )
-    reading = folder.read(tmp_path)
-    for label in ("calm", "test"):
-        assert Counter(row.split for row in reading.rows if row.label == label) == {
-            "train": 16,
-            "val": 2,
-            "test": 2,
-        }
-    assert "val, another as test" in reading.notes[-1]
-    assert reading.labels == ("calm", "test")
-    touch(tmp_path / "alone", "test/calm/1.jpg")
-    assert [row.split for row in folder.read(tmp_path / "alone").rows] == ["test"]
+def test_folder_one_class_in_a_split(tmp_path: Path) -> None:
+    touch(tmp_path, "test/calm/1.jpg")
+    assert [row.split for row in folder.read(tmp_path).rows] == ["test"]
 
 
 def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
@@ -298,7 +283,7 @@ def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
         ),
     )
     touch(tmp_path, *(f"happy/{i}.jpg" for i in range(10)))
-    reading = folder.read(tmp_path)
+    reading = folder.read(tmp_path, person="/([^/]+)/")
     assert reading.extra == ("person",)
     splits = {
         person: {row.split for row in reading.rows if row.extra.get("person") == person}
@@ -314,7 +299,7 @@ def test_folder_persons_are_held_out_with_all_images(tmp_path: Path) -> None:
         "val": 1,
         "test": 1,
     }
-    assert "tenth of the persons" in reading.notes[-1]
+    assert any("tenth of the persons" in note for note in reading.notes)
 
 
 def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
@@ -327,7 +312,7 @@ def test_folder_a_person_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
             for who in names
         ),
     )
-    rows = folder.read(tmp_path).rows
+    rows = folder.read(tmp_path, person="/([^/]+)/").rows
     assert sorted(row.extra["person"] for row in rows) == sorted(["Anna", "ben", "jos\xe9"] * 2)
 
 

@@ -2,6 +2,7 @@
 and AffectNet's affect.
 """
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
+FOLDERS = "([^/]+)/[^/]+$"  # persons are the innermost folders
 FRAMES = [f"SN{person:03d}/{frame:03d}.png" for person in range(1, 5) for frame in range(5)]
 
 
@@ -66,7 +68,7 @@ def test_disfa_intensities_are_divided_by_five(tmp_path: Path) -> None:
     touch(tmp_path / "disfa", *FRAMES)
     lines = [f"{name},{row % 6},0,{'' if row % 2 else 5}" for row, name in enumerate(FRAMES)]
     table = write(tmp_path / "aus.csv", "path,AU1,AU2,AU12", *lines)
-    reading = folder.read(tmp_path / "disfa", targets=table)
+    reading = folder.read(tmp_path / "disfa", targets=table, person=FOLDERS)
     assert reading.labels == EXPRESSIONS
     assert reading.outputs == {"movements": ["AU01", "AU02", "AU12"]}
     by_name = {row.name: row for row in reading.rows}
@@ -83,7 +85,9 @@ def test_disfa_intensities_are_divided_by_five(tmp_path: Path) -> None:
 def test_frames_of_a_person_are_in_one_split(tmp_path: Path) -> None:
     touch(tmp_path / "disfa", *FRAMES)
     table = write(tmp_path / "aus.csv", "path,AU1", *(f"{name},1" for name in FRAMES))
-    reading = folder.read(tmp_path / "disfa", targets=table)
+    with pytest.raises(FerVitError, match=r"folders SN001, .*person="):
+        folder.read(tmp_path / "disfa", targets=table)
+    reading = folder.read(tmp_path / "disfa", targets=table, person=FOLDERS)
     splits = {(row.extra["person"], row.split) for row in reading.rows}
     assert len(splits) == 4
     assert {split for _, split in splits} == {"train", "val", "test"}
@@ -106,7 +110,7 @@ def test_affwild_valence_and_arousal_with_splits_and_labels(tmp_path: Path) -> N
     cells = ["0.5,-0.25,Happy", "-5,-5,", "-1,1,sad", "0,0,neutral"]
     lines = [f"{name},{row}" for name, row in zip(names, cells, strict=True)]
     table = write(tmp_path / "va.csv", "path,valence,arousal,label", *lines)
-    reading = folder.read(tmp_path / "aff", targets=table)
+    reading = folder.read(tmp_path / "aff", targets=table, person=FOLDERS)
     assert reading.labels == ("neutral", "happiness", "sadness")
     assert [(row.split, row.label, row.targets) for row in reading.rows] == [
         ("train", "happiness", {"valence": 0.5, "arousal": -0.25}),
@@ -155,7 +159,7 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
     touch(tmp_path / "photos", "a.jpg", "b.jpg", "c.jpg", "notes.pdf")
     table = write(tmp_path / "t.csv", "path,yaw,valance", "a.jpg,3,1", "b.jpg,4,1", "z.jpg,5,1")
     reading = folder.read(tmp_path / "photos", targets=table)
-    assert reading.dropped == {folder.NO_TARGETS: 1}
+    assert reading.dropped == {"no row in t.csv, for example c.jpg": 1}
     text = " ".join(reading.notes)
     assert "1 of 3 rows" in text
     assert "z.jpg" in text
@@ -176,23 +180,24 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     ("lines", "named"),
     [
         (["path,AU1,AU01", "a.jpg,1,1"], "`AU1` and `AU01` .*move_AU01"),
-        (["path,AU1_r,AU01_c", "a.jpg,1,1"], "`AU1_r` and `AU01_c`"),
+        (["path,AU1_r,AU01_r", "a.jpg,1,1"], "`AU1_r` and `AU01_r`"),
         (["path,Valence,valence", "a.jpg,1,1"], "`Valence` and `valence`"),
         (["path,move_jawOpen,move_JawOpen", "a.jpg,1,1"], "both move_JawOpen"),
         (["path,AU1", "a.jpg,1", "b.jpg,7"], "row 2 .* 0 to 5 .*`AU1`.*`7"),
-        (["path,AU1", "a.jpg,1", "b.jpg,-0.5"], "row 2 .* 0 to 1 .*`AU1`"),
+        (["path,AU1", "a.jpg,1", "b.jpg,-0.5"], "row 2 .* 0 to 5 .*`AU1`"),
         (["path,move_jawOpen", "a.jpg,-1"], "row 1 .* 0 to 1 .*`move_jawOpen`"),
         (["path,move_jawOpen", "a.jpg,9"], "row 1 .* 0 to 1 .*`move_jawOpen`"),
         (["path,valence", "a.jpg,0.1", "b.jpg,1.2"], "row 2 .* -1 to 1 .*`valence`"),
         (["path,yaw", "a.jpg,270"], "row 1 .* -180 to 180 .*`yaw`"),
         (["path,yaw", "a.jpg,left"], "row 1 .*number .*`yaw`.*`left`"),
         (["path,yaw", "a.jpg,inf"], "row 1 .*finite.*`yaw`"),
-        (["path,age", "a.jpg,3"], "targets.* path, age"),
+        (["path,age", "a.jpg,3"], "labels or targets.* path, age"),
         (["path,yaw", "a.jpg,"], "none of their cells"),
         (["image,yaw", "a.jpg,3"], "column path"),
         (["path,yaw", "a.jpg,3", ",4"], "row 2 .*path.*empty"),
         (["path,yaw", "a.jpg,3", "./a.jpg,4"], "row 2 .*has several"),
-        (["path,yaw,split", "a.jpg,3,fold7"], "train, val or test .*`split`"),
+        (["path,yaw,split", "a.jpg,3,fold7"], "train, val or test .*split .*a.jpg.*`fold7`"),
+        (["path,yaw,split", "a.jpg,3,train", "b.jpg,3,"], "train, val or test .*split .*b.jpg"),
     ],
 )
 def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_path: Path) -> None:
@@ -201,6 +206,152 @@ def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_pa
     with pytest.raises(FerVitError, match=named) as error:
         folder.read(tmp_path / "photos", targets=table)
     assert str(error.value).count("\n") == 0
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        # UNBC: pain has intensities, closed eyes are an occurrence; also the marks of BP4D
+        (["path,AU4,AU43", "a.jpg,5,1", "b.jpg,0,0"], r"`AU43` .*0 and 1.*`AU4` .*to 5.*`AU43_c`"),
+        (["path,AU43,AU4", "a.jpg,1,5", "b.jpg,9,0"], "`AU43` .*au_scale=5"),
+        # a calm part of a set with intensities up to 5
+        (["path,AU4,AU12", "a.jpg,0,0.97", "b.jpg,0,0"], "`AU12` .*au_scale=5.*au_scale=1"),
+        (["path,yaw,pitch", "a.jpg,0.3,", "b.jpg,-0.6,0.1"], "yaw, pitch .*0.6.*radians.*degrees"),
+    ],
+)
+def test_an_unclear_unit_is_one_line_with_both_remedies(
+    lines: list[str], named: str, tmp_path: Path
+) -> None:
+    table = write(tmp_path / "t.csv", *lines)
+    with pytest.raises(FerVitError, match=named) as error:
+        read_targets(table)
+    assert "\n" not in str(error.value)
+
+
+def test_given_units_are_read(tmp_path: Path) -> None:
+    aus = write(tmp_path / "aus.csv", "path,AU4,AU43,AU6_c", "a.jpg,5,1,1", "b.jpg,0,0.5,0")
+    values = read_targets(aus, au_scale=5).values
+    assert values["move_AU43"].tolist() == [0.2, 0.1]
+    assert values["move_AU06"].tolist() == [1, 0], "_c is an occurrence in any table"
+    with pytest.raises(FerVitError, match=r"row 1.* 0 to 1 .*AU4.*5"):
+        read_targets(aus, au_scale=1)
+    calm = write(tmp_path / "calm.csv", "path,AU12", "a.jpg,0.9", "b.jpg,0")
+    assert read_targets(calm, au_scale=1).values["move_AU12"].tolist() == [0.9, 0]
+    assert read_targets(calm, au_scale=5).values["move_AU12"].tolist() == [0.18, 0]
+
+    angles = write(tmp_path / "rad.csv", "path,yaw,roll", "a.jpg,-0.5,0", "b.jpg,3,1.5")
+    values = read_targets(angles, "radians").values
+    np.testing.assert_allclose(values["yaw"], np.degrees([-0.5, 3]))
+    np.testing.assert_allclose(values["roll"], np.degrees([0, 1.5]))
+    assert read_targets(angles).values["yaw"].tolist() == [-0.5, 3], "3 is too far for a face"
+    assert read_targets(angles, "degrees").values["yaw"].tolist() == [-0.5, 3]
+    turned = write(tmp_path / "turned.csv", "path,yaw", "a.jpg,4")
+    with pytest.raises(FerVitError, match=r"row 1.*-3.14159 to 3.14159 .*`yaw`.*4"):
+        read_targets(turned, "radians")
+
+
+@pytest.mark.parametrize("lines", [["path,yaw", "a.jpg,0"], ["path,AU1,AU2", "a.jpg,0,3"]])
+def test_zero_has_one_meaning_in_any_unit(lines: list[str], tmp_path: Path) -> None:
+    assert read_targets(write(tmp_path / "t.csv", *lines)).values
+
+
+def test_arousal_that_is_never_negative_is_named(tmp_path: Path) -> None:
+    table = write(tmp_path / "t.csv", "path,valence,arousal", "a.jpg,-0.5,0.5", "b.jpg,0.5,0.2")
+    notes = [note for note in read_targets(table).notes if "below 0" in note]
+    assert len(notes) == 1
+    assert "no arousal is below 0" in notes[0]
+
+
+def test_openface_tables_have_both_columns_of_an_action_unit(tmp_path: Path) -> None:
+    table = write(tmp_path / "of.csv", "path,AU12_c,AU12_r,AU28_c", "a.jpg,1,5,1", "b.jpg,1,1,0")
+    read = read_targets(table)
+    assert read.values["move_AU12"].tolist() == [1.0, 0.2]
+    assert read.values["move_AU28"].tolist() == [1.0, 0.0]
+    assert any("_r are read instead of AU12_c" in note for note in read.notes)
+
+
+# Labels
+
+
+def test_a_table_of_labels_needs_no_targets(tmp_path: Path) -> None:
+    names = [f"images/{number}.jpg" for number in range(20)]
+    touch(tmp_path / "photos", *names, "images/other.jpg")
+    lines = [f"{number}.jpg,{'Happy' if number % 2 else 'calm'}" for number in range(20)]
+    table = write(tmp_path / "labels.csv", "path,label", *lines, "gone.jpg,calm")
+    reading = folder.read(tmp_path / "photos", targets=table)
+    assert reading.labels == ("happiness", "calm")
+    assert Counter((row.split, row.label) for row in reading.rows) == {
+        ("train", "happiness"): 8,
+        ("val", "happiness"): 1,
+        ("test", "happiness"): 1,
+        ("train", "calm"): 8,
+        ("val", "calm"): 1,
+        ("test", "calm"): 1,
+    }
+    assert reading.outputs == {}
+    assert reading.dropped == {"no row in labels.csv, for example images/other.jpg": 1}
+    assert any("1 of 21 rows name no photo, for example gone.jpg" in n for n in reading.notes)
+
+
+def test_labels_of_a_table_count_instead_of_folders(tmp_path: Path) -> None:
+    names = [f"{label}/{number}.jpg" for label in ("anger", "happy") for number in range(9)]
+    touch(tmp_path / "photos", *names)
+    rows = [f"{name},happy" if name == "anger/1.jpg" else f"{name},{name[:5]}" for name in names]
+    table = write(tmp_path / "photos" / "labels.csv", "path,label,split", *rows)
+    lines = [f"{row},{'test' if '8.jpg' in row else 'train'}" for row in rows]
+    write(table, "path,label,split", *lines)
+    reading = folder.read(tmp_path / "photos", targets=Path("labels.csv"))
+    labels = {row.name: row.label for row in reading.rows}
+    assert labels["anger/1.jpg"] == "happiness"
+    assert labels["anger/2.jpg"] == "anger"
+    assert Counter(row.split for row in reading.rows) == {"train": 14, "val": 2, "test": 2}
+    assert any("differs from the folder's for 1 photo" in note for note in reading.notes)
+    assert not any(".csv" in note and "not read" in note for note in reading.notes)
+
+
+def test_persons_of_a_table_stay_in_one_split(tmp_path: Path) -> None:
+    names = [f"{number}.jpg" for number in range(30)]
+    touch(tmp_path / "photos", *names)
+    lines = [f"{name},{'sad' if row % 2 else 'calm'},P{row % 10}" for row, name in enumerate(names)]
+    table = write(tmp_path / "labels.csv", "path,label,person", *lines)
+    reading = folder.read(tmp_path / "photos", targets=table)
+    assert len({(row.extra["person"], row.split) for row in reading.rows}) == 10
+    with pytest.raises(FerVitError, match=r"person .*but got both"):
+        folder.read(tmp_path / "photos", targets=table, person=".+")
+
+
+def test_folders_that_mean_nothing(tmp_path: Path) -> None:
+    names = [f"part{number % 3}/{number}.jpg" for number in range(30)]
+    touch(tmp_path / "photos", *names)
+    lines = [f"{name},{'sad' if row % 2 else 'calm'}" for row, name in enumerate(names)]
+    table = write(tmp_path / "labels.csv", "path,label", *lines)
+    with pytest.raises(FerVitError, match="folders part0, part1, part2"):
+        folder.read(tmp_path / "photos", targets=table)
+    reading = folder.read(tmp_path / "photos", targets=table, person=".+")
+    assert Counter(row.split for row in reading.rows) == {"train": 24, "val": 3, "test": 3}
+
+
+def test_only_some_photos_in_split_folders_are_an_error(tmp_path: Path) -> None:
+    touch(tmp_path / "photos", "train/a.jpg", "train/b.jpg", "other/c.jpg")
+    lines = ("train/a.jpg,sad", "train/b.jpg,calm", "other/c.jpg,calm")
+    table = write(tmp_path / "labels.csv", "path,label", *lines)
+    with pytest.raises(FerVitError, match=r"other/c\.jpg is in none"):
+        folder.read(tmp_path / "photos", targets=table)
+
+
+def test_a_table_in_the_folder_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{label}/{number}.jpg" for label in ("sad", "calm") for number in range(5)))
+    write(tmp_path / "labels.csv", "path,label", "sad/1.jpg,sad")
+    assert any("`--targets labels.csv`" in note for note in folder.read(tmp_path).notes)
+
+
+def test_units_need_a_table(tmp_path: Path) -> None:
+    touch(tmp_path, "sad/1.jpg", "calm/1.jpg")
+    with pytest.raises(FerVitError, match="need a table, `targets`"):
+        folder.read(tmp_path, au_scale=5)
 
 
 def test_a_missing_table_and_other_photos(tmp_path: Path) -> None:

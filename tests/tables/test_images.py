@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
@@ -47,3 +48,20 @@ def test_images_have_a_path_and_one_row(text: str, words: str, tmp_path: Path) -
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(FerVitError, match=words):
         read_images(tmp_path / "t.csv")
+
+
+def test_angles_that_may_be_radians_are_one_line_with_both_remedies(tmp_path: Path) -> None:
+    path = tmp_path / "rad.csv"
+    path.write_text("path,yaw,pitch,valence\na.png,-0.6,,1\nb.png,0.25,0.125,0\n")
+    with pytest.raises(FerVitError, match=r"yaw, pitch .*0.6.*radians.*degrees"):
+        read_truth_table(path, LABELS)
+    assert read_truth_table(path, LABELS, "degrees").outputs["yaw"].tolist() == [-0.6, 0.25]
+    outputs = read_truth_table(path, LABELS, "radians").outputs
+    np.testing.assert_allclose(outputs["yaw"], np.degrees([-0.6, 0.25]))
+    assert outputs["valence"].tolist() == [1, 0]
+
+
+def test_angles_of_zero_are_degrees(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,yaw,roll\na.png,0,\nb.png,,\n")
+    outputs = read_truth_table(tmp_path / "t.csv", LABELS).outputs
+    np.testing.assert_array_equal(outputs["yaw"], [0, np.nan])
