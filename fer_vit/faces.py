@@ -82,6 +82,8 @@ class PhotoInfo:
         frame: The index of the frame in its video; None for a photo, and for the end of a damaged
             video.
         seconds: The frame's time in its file; None where `frame` is None.
+        shot: The number of the frame's shot in its video, from 0: a cut begins the next shot; None
+            where `frame` is None.
         size: Width and height in pixels; None if the image cannot be read.
         taken_whole: Whether the image was used as the crop of one face, but shows a small face or
             several faces.
@@ -94,6 +96,7 @@ class PhotoInfo:
     index: int = 0
     frame: int | None = None
     seconds: float | None = None
+    shot: int | None = None
     size: tuple[int, int] | None = None
     taken_whole: bool = False
     source: Source | None = field(default=None, repr=False, compare=False)

@@ -111,6 +111,9 @@ def visualize(
         root = os.path.commonpath([source.absolute().parent for source in inputs.files])
         num_faces = write_report(folder, recognizer, report_faces, options, Path(root))
 
+    cuts = report_faces.watched.cuts
+    if cuts.count:
+        LOGGER.info(cuts.describe())
     numbers = Counter(kinds.values())
     shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
     for note in [*inputs.notes, *options.photos.unused_notes(inputs.files)]:

@@ -153,9 +153,8 @@ def _encode_frames(
     """Yields the packets of frames with marked faces, padded to even sides."""
     matrix = "ITU709" if video.height >= HD else "SMPTE170M"
     ticks = BEFORE_ALL
-    for marked, (image, _, seconds) in frames:
-        if marked:
-            image = draw_faces(image, marked)
+    for marked, selected in frames:
+        image = draw_faces(selected.image, marked) if marked else selected.image
         frame = av.VideoFrame.from_ndarray(
             _fit_to_copy(image, video.height, video.width), format="rgb24"
         )
@@ -165,9 +164,9 @@ def _encode_frames(
             dst_color_range="MPEG",
             interpolation=EXACT_COLOURS,
         )
-        ticks = max(round(seconds / TICK), ticks + 1)  # times must rise
+        ticks = max(round(selected.seconds / TICK), ticks + 1)  # times must rise
         if ticks > LAST_TICK:
-            raise ImageError(f"MP4 cannot contain a frame at {seconds:.3g} s")
+            raise ImageError(f"MP4 cannot contain a frame at {selected.seconds:.3g} s")
         frame.pts = ticks
         frame.time_base = TICK
         yield from video.encode(frame)
