@@ -8,7 +8,8 @@ column is one entry.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from textwrap import fill
 from typing import Any, NamedTuple, TypeAlias
@@ -422,6 +423,12 @@ def face_fields(
         *_expand(FEATURE_FIELDS, range(features)),
     ]
     return [field for field in fields if videos or field.when != WITH_VIDEOS]
+
+
+@lru_cache(maxsize=64)
+def fields_by_name(labels: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, Field]:
+    """Returns the columns of a table of faces with videos and without features, by name."""
+    return {field.name: field for field in face_fields(labels, outputs, videos=True)}
 
 
 def table_columns(
