@@ -44,11 +44,11 @@ FIRST_FRAME = "animated: only the first frame is read"
 READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 SMALL_SIZE = 30  # size in pixels below which labels are unreliable
-TURNED_ANGLE = 45  # angle in degrees above which labels are unreliable
+TURNED_ANGLE = 45  # yaw, pitch or roll in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
 WARNINGS = {  # the values of the column `warning`, and the words of a summary for each value
     "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
-    "turned head": f"heads are turned by more than {TURNED_ANGLE} degrees",
+    "turned head": f"heads have a yaw, pitch or roll of more than {TURNED_ANGLE} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
 SEPARATOR = "; "  # separates the names in a cell

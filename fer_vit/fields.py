@@ -171,7 +171,13 @@ EXPRESSION_FIELDS = (  # what most users read
         "such limit",
         head="expression",
     ),
-    Field("warning", "string", "", "small face, turned head, uncertain face"),
+    Field(
+        "warning",
+        "string",
+        "",
+        "small face (`size` below 30 pixels), turned head (`yaw`, `pitch` or `roll` beyond 45 "
+        "degrees), uncertain face (a low `score`)",
+    ),
     Field(
         "p_*",
         "number",

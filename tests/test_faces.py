@@ -158,6 +158,15 @@ def test_a_found_face_is_uncertain_on_the_scale_of_its_detector(
     assert [text == UNCERTAIN for text in unclassified.warning] == expected
 
 
+@pytest.mark.parametrize("angle", range(3))
+@pytest.mark.parametrize(("degrees", "turned"), [(44.0, False), (46.0, True), (-46.0, True)])
+def test_each_angle_turns_a_head(angle: int, degrees: float, turned: bool, faces: Faces) -> None:
+    angles = np.zeros((3, 3))
+    angles[1, angle] = degrees
+    warned = ["turned head" in face.warnings for face in replace(faces, angles=angles)]
+    assert warned == [False, turned, False]
+
+
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
     many = join_faces([faces] * 200)
     face = pickle.loads(pickle.dumps(many[301]))

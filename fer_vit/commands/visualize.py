@@ -79,7 +79,8 @@ def visualize(
         targets: Further scores to explain for every face: expressions, or columns of the model's
             further heads, such as move_mouthSmileLeft or yaw.
         figures: Also write figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
-        faces: The numbers of the faces with figures, as the pictures in OUTPUT/photos have them.
+        faces: The numbers of the faces with figures, from 0, as in the names of the pictures in
+            OUTPUT/photos.
             Default: all.
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.

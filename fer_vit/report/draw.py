@@ -65,9 +65,9 @@ class FaceView:
 
     @property
     def where(self) -> str:
-        """The face's number in its photo, from 1; in a video, the person's number and the time."""
+        """The face's number in its photo, from 0; in a video, the person's number and the time."""
         if self.face.track is None:
-            return f"face {self.face.face + 1}"
+            return f"face {self.face.face}"
         minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
         return f"person {self.face.track} at {minutes:.0f}:{seconds:04.1f}"
 

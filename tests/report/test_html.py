@@ -381,7 +381,7 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
     assert (second["x"] - whole["x"]) / whole["width"] == pytest.approx(0.6, abs=0.01)
     assert second["height"] / whole["height"] == pytest.approx(0.4, abs=0.01)
     assert page.locator(".gallery .face").count() == 3  # all details at once
-    page.get_by_role("button", name="face 2: happiness 70%").click()
+    page.get_by_role("button", name="face 1: happiness 70%").click()
     expect(page.locator(".gallery .face").nth(2)).to_be_focused()
 
 
