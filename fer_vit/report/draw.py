@@ -15,7 +15,7 @@ from PIL import Image as Pil, ImageDraw
 from fer_vit.errors import printable
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
-from fer_vit.report.fonts import font
+from fer_vit.report.fonts import drawable, font
 
 # All regions have one colour, since their names are written beside them; attention has the same
 # colour. It differs clearly from all other colours, also for colour-blind readers.
@@ -173,7 +173,7 @@ def fitted(text: str, size: int, width: float) -> str:
 
     The end is kept, since the end of a path is most informative.
     """
-    text = printable(text)
+    text = drawable(printable(text))
     tail = text[-160:]
     result = tail if tail == text else "…" + tail
     text_font = font(result, size)
