@@ -18,7 +18,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
-from fer_vit.listing import MARKED_COPY
 from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.predict.hdr import HLG, PQ
 from fer_vit.predict.photos import PhotoOptions
@@ -72,7 +71,6 @@ def annotate_video(
             open_video(source) as (container, stream),
             av.open(path, "w", format="mp4", options=mp4_options) as file,
         ):
-            file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
             # `marks` is first in `zip`, so that a damaged end without marks is not read.
             marked_frames = zip(marks, chain([first], frames), strict=False)
