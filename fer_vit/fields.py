@@ -136,6 +136,7 @@ def _pose_fields() -> tuple[Field, ...]:
     return tuple(columns)
 
 
+TRACK = "number of the person in the video, from 1; after a cut, a new one"
 WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
@@ -150,7 +151,7 @@ PHOTO_FIELDS = (
 
 IDENTITY_FIELDS = (  # what identifies a face
     *PHOTO_FIELDS,
-    Field("track", "integer", "", "number of the person in the video, from 1", WITH_VIDEOS),
+    Field("track", "integer", "", TRACK, WITH_VIDEOS),
     Field("face", "integer", "", "index of the face in its photo, from 0; empty without a face"),
 )
 EXPRESSION_FIELDS = (  # what most users read
@@ -288,7 +289,7 @@ FEATURE_FIELDS = (
 )
 PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in a video
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video, from 1"),
+    Field("track", "integer", "", TRACK),
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
@@ -326,7 +327,7 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
 # The table of `predict --intervals`: a row for each expression of a person without a change.
 INTERVAL_FIELDS = (
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video, from 1"),
+    Field("track", "integer", "", TRACK),
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
     Field("end", "number", "seconds", "end, counted from the start of the file"),
     Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),

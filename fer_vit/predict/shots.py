@@ -28,8 +28,8 @@ MIN_CONTRAST = 2.0  # standard deviation of grey levels below which a frame show
 # The least likeness of a frame with its shot, by the seconds since the frame before, linear in
 # between. In a clip of a woman who laughs and cries, neighbouring frames are alike by 0.89 or more,
 # and 99% of the frames 0.5 seconds apart by 0.44 or more; in a fast pan by 0.91, after a zoom by a
-# tenth 0.73. Of pairs of portraits of two people in the same place, 99% are alike by less than 0.65
-# and 70% by less than 0.4.
+# tenth 0.73. Of pairs of portraits of two people in the same place, 97 to 99% are alike by less
+# than 0.65, and 70% by less than 0.4.
 SECONDS_APART = (0.2, 0.6)
 LEAST_LIKENESS = (0.65, 0.4)
 

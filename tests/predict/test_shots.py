@@ -1,6 +1,8 @@
 """Cuts: films composed of drawn people and of real clips, with known cuts; and what is no cut."""
 
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import cv2
@@ -10,11 +12,12 @@ import pytest
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import Detector, YuNet
 from fer_vit.face.finder import FaceFinder
+from fer_vit.face.image import decode_image
 from fer_vit.faces import Faces, PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import play, read_frames
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.predict.shots import Cuts
+from fer_vit.predict.shots import LEAST_LIKENESS, Cuts, find_edges, likeness, make_small
 from fer_vit.predict.video import track_faces
 from fer_vit.sources.cartoon import draw_face
 from tests.helpers.commands import run
@@ -155,6 +158,21 @@ def test_light_and_motion_are_no_cut(change: str, tmp_path: Path) -> None:
     assert set(shots_of(write(tmp_path / "shot.mp4", images))) == {0}
 
 
+@pytest.mark.parametrize("expression", ["neutral", *slow("happiness")])
+def test_portraits_of_two_people_in_one_place_differ(expression: str, data_sets: Path) -> None:
+    with zipfile.ZipFile(data_sets / "diffusionfer.zip") as archive:
+        names = [name for name in archive.namelist() if name.startswith(f"{expression}/")]
+        portraits = [decode_image(archive.read(name)) for name in names[:80] if name[-1] != "/"]
+    edges = [find_edges(make_small(portrait)) for portrait in portraits]
+    alike = []
+    for first, second in combinations(edges, 2):
+        assert first is not None
+        assert second is not None
+        alike.append(likeness(first, second))
+        assert likeness(first, first) == pytest.approx(1)
+    assert np.mean(np.array(alike) < max(LEAST_LIKENESS)) > 0.96
+
+
 def test_black_between_two_shots_is_one_cut(tmp_path: Path) -> None:
     black = [np.zeros_like(grey())] * 8
     people = [list(drift(portrait(seed, place(seed)), 25)) for seed in range(3)]
@@ -193,10 +211,12 @@ def film_of_three() -> tuple[list[Image], list[list[Seen]]]:
     return images, truth
 
 
-def track(path: Path, detector: Detector, every: int = 1, face: str = "detect") -> list[Faces]:
+def track(
+    path: Path, detector: Detector, every: int = 1, face: str = "detect", live: bool = False
+) -> list[Faces]:
     finder = FaceFinder(CropSpec(size=48), face, detector)  # type: ignore[arg-type]
-    frames = read_frames(path, every)
-    items = track_faces(finder, frames, PhotoInfo("film.mp4"), 5, fill=True)
+    frames = play(path) if live else read_frames(path, every)
+    items = track_faces(finder, frames, PhotoInfo("film.mp4"), 5, fill=not live)
     return [faces for faces, _ in items]
 
 
@@ -215,6 +235,12 @@ def test_three_people_in_one_place_are_three_tracks(
     assert scores.switches == 0
     assert scores.idf1 > 0.99
     assert {number for numbers in tracks for number, _ in numbers} == {1, 2, 3}
+
+
+def test_a_cut_ends_the_tracks_of_live_video(yunet: Path, tmp_path: Path) -> None:
+    images, _ = film_of_three()
+    found = track(write(tmp_path / "film.mp4", images, 10), YuNet(yunet), live=True)
+    assert [faces.track.tolist() for faces in found] == [[1]] * 10 + [[2]] * 10 + [[3]] * 10
 
 
 def test_crops_of_several_shots_are_several_tracks(tmp_path: Path) -> None:
