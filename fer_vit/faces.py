@@ -9,6 +9,7 @@ D features. Points are (x, y) in pixels of the photo, boxes xyxy.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, overload
@@ -18,7 +19,15 @@ from numpy.typing import NDArray
 
 from fer_vit.conformal import Thresholds, in_set
 from fer_vit.errors import FerVitError, for_reader
-from fer_vit.fields import ORIGIN_FIELDS, PHOTO_FIELDS, SMOOTHED_LABEL, Cell, Field, face_fields
+from fer_vit.fields import (
+    ORIGIN_FIELDS,
+    PHOTO_FIELDS,
+    SMOOTHED_LABEL,
+    Cell,
+    Field,
+    face_fields,
+    fields_by_name,
+)
 from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
 
 # A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8.
@@ -35,11 +44,11 @@ FIRST_FRAME = "animated: only the first frame is read"
 READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
 SMALL_SIZE = 30  # size in pixels below which labels are unreliable
-TURNED_ANGLE = 45  # angle in degrees above which labels are unreliable
+TURNED_ANGLE = 45  # yaw, pitch or roll in degrees above which labels are unreliable
 UNCERTAIN = "uncertain face"
 WARNINGS = {  # the values of the column `warning`, and the words of a summary for each value
     "small face": f"faces are below {SMALL_SIZE} pixels: their labels are unstable",
-    "turned head": f"heads are turned by more than {TURNED_ANGLE} degrees",
+    "turned head": f"heads have a yaw, pitch or roll of more than {TURNED_ANGLE} degrees",
     UNCERTAIN: "faces are uncertain: the detector's score is low",
 }
 SEPARATOR = "; "  # separates the names in a cell
@@ -82,6 +91,8 @@ class PhotoInfo:
         frame: The index of the frame in its video; None for a photo, and for the end of a damaged
             video.
         seconds: The frame's time in its file; None where `frame` is None.
+        shot: The number of the frame's shot in its video, from 0: a cut begins the next shot; None
+            where `frame` is None.
         size: Width and height in pixels; None if the image cannot be read.
         taken_whole: Whether the image was used as the crop of one face, but shows a small face or
             several faces.
@@ -94,6 +105,7 @@ class PhotoInfo:
     index: int = 0
     frame: int | None = None
     seconds: float | None = None
+    shot: int | None = None
     size: tuple[int, int] | None = None
     taken_whole: bool = False
     source: Source | None = field(default=None, repr=False, compare=False)
@@ -246,9 +258,13 @@ class Faces(Sequence["Face"]):
 
         Photos without a face and unreadable photos are returned as well.
         """
-        return [
-            Photo(**vars(info), faces=self.of_photo(index)) for index, info in enumerate(self.infos)
-        ]
+        order = np.argsort(self.photo, kind="stable")  # a selection may have any order
+        ends = np.searchsorted(self.photo[order], np.arange(len(self.infos)), side="right")
+        photos = []
+        for info, indices in zip(self.infos, np.split(order, ends)[:-1], strict=True):
+            faces = self._select(indices, (info,), np.zeros(len(indices), np.int64))
+            photos.append(Photo(**vars(info), faces=faces))
+        return photos
 
     # ------------------------------------------------------------------ what follows from them
 
@@ -406,12 +422,20 @@ class Faces(Sequence["Face"]):
 
     # ------------------------------------------------------------------ tables
 
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Returns each column of the table of faces (N,), see `fields.face_fields`."""
-        columns = face_fields(
-            self.labels, self.scheme.outputs, videos=True, features=self.scheme.features
-        )
-        return {column.name: column.values(self) for column in columns}
+    def column(self, name: str) -> NDArray[Any]:
+        """Returns a column of the table of faces (N,), such as `valence` or `box_left`.
+
+        It is computed once for all faces. Raises KeyError for an unknown name.
+        """
+        if name not in self._computed:
+            columns = fields_by_name(self.labels, self.scheme.outputs)
+            self._computed[name] = columns[name].values(self)
+        return self._computed[name]
+
+    @cached_property
+    def _computed(self) -> dict[str, NDArray[Any]]:
+        """The columns that were requested, by name."""
+        return {}
 
     def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
         """Returns the columns of `fer-vit predict`; pyarrow, pandas and polars take them.
@@ -526,13 +550,13 @@ class Face:
         return f"{type(self).__name__}({', '.join(values)})"
 
     def __getattr__(self, name: str) -> Cell:
-        scheme = self._faces.scheme
-        for column in face_fields(scheme.labels, scheme.outputs, videos=True):
-            if column.name == name:
-                return as_cells(column.values(self.alone))[0]  # `alone` has one row
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-        )
+        try:
+            column = self._faces.column(name)
+        except KeyError:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            ) from None
+        return as_cells(column[self._row : self._row + 1])[0]
 
     @property
     def alone(self) -> Faces:
@@ -708,7 +732,8 @@ class Face:
     @property
     def warnings(self) -> list[str]:
         """The names of `WARNINGS` that apply."""
-        return [name for name, applies in self.alone.warnings.items() if applies[0]]
+        text = self._faces.column("warning")[self._row]
+        return text.split(SEPARATOR) if text else []
 
 
 def no_faces(infos: Iterable[PhotoInfo] = (), scheme: Scheme | None = None) -> Faces:

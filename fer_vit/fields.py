@@ -8,7 +8,8 @@ column is one entry.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from textwrap import fill
 from typing import Any, NamedTuple, TypeAlias
@@ -135,6 +136,7 @@ def _pose_fields() -> tuple[Field, ...]:
     return tuple(columns)
 
 
+TRACK = "number of the person in the video, from 1; after a cut, a new one"
 WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
 
@@ -149,7 +151,7 @@ PHOTO_FIELDS = (
 
 IDENTITY_FIELDS = (  # what identifies a face
     *PHOTO_FIELDS,
-    Field("track", "integer", "", "number of the person in the video, from 1", WITH_VIDEOS),
+    Field("track", "integer", "", TRACK, WITH_VIDEOS),
     Field("face", "integer", "", "index of the face in its photo, from 0; empty without a face"),
 )
 EXPRESSION_FIELDS = (  # what most users read
@@ -170,7 +172,13 @@ EXPRESSION_FIELDS = (  # what most users read
         "such limit",
         head="expression",
     ),
-    Field("warning", "string", "", "small face, turned head, uncertain face"),
+    Field(
+        "warning",
+        "string",
+        "",
+        "small face (`size` below 30 pixels), turned head (`yaw`, `pitch` or `roll` beyond 45 "
+        "degrees), uncertain face (a low `score`)",
+    ),
     Field(
         "p_*",
         "number",
@@ -281,7 +289,7 @@ FEATURE_FIELDS = (
 )
 PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in a video
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video, from 1"),
+    Field("track", "integer", "", TRACK),
     Field("first_seen", "number", "seconds", "time of the person's first frame in the file"),
     Field("last_seen", "number", "seconds", "time of the person's last frame"),
     Field("frames", "integer", "", "number of frames with the person"),
@@ -319,7 +327,7 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
 # The table of `predict --intervals`: a row for each expression of a person without a change.
 INTERVAL_FIELDS = (
     Field("path", "string", "", "the video"),
-    Field("track", "integer", "", "number of the person in the video, from 1"),
+    Field("track", "integer", "", TRACK),
     Field("start", "number", "seconds", "begin, counted from the start of the file"),
     Field("end", "number", "seconds", "end, counted from the start of the file"),
     Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),
@@ -422,6 +430,12 @@ def face_fields(
         *_expand(FEATURE_FIELDS, range(features)),
     ]
     return [field for field in fields if videos or field.when != WITH_VIDEOS]
+
+
+@lru_cache(maxsize=64)
+def fields_by_name(labels: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, Field]:
+    """Returns the columns of a table of faces with videos and without features, by name."""
+    return {field.name: field for field in face_fields(labels, outputs, videos=True)}
 
 
 def table_columns(

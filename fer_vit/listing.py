@@ -102,22 +102,12 @@ def is_report(page: Path) -> bool:
         return False
 
 
-# The comment in the metadata of a video with marked faces.
-MARKED_COPY = "fer-vit predict --annotate"
-
-COMMENT_TAIL_BYTES = 2**16  # bytes at the end of an MP4 file that contain the comment
+MARKED_COPY = "marked.mp4"  # the name of a video with marked faces, or its end after a dot
 
 
 def is_marked_copy(path: Path) -> bool:
-    """Returns whether a file is a video with marked faces that `predict` has written."""
-    if path.suffix.lower() != ".mp4":
-        return False
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - COMMENT_TAIL_BYTES))
-            return MARKED_COPY.encode() in file.read(COMMENT_TAIL_BYTES)
-    except OSError:  # an unreadable video is reported where it is read
-        return False
+    """Returns whether a file is a video with marked faces, by its name: clip.marked.mp4."""
+    return f".{path.name}".lower().endswith(f".{MARKED_COPY}")
 
 
 def result_kind(folder: Path) -> str | None:

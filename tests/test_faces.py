@@ -24,7 +24,7 @@ from fer_vit.faces import (
     join_faces,
     no_faces,
 )
-from fer_vit.fields import face_fields
+from fer_vit.fields import face_fields, fields_by_name
 from tests.helpers.faces import make_faces
 
 LABELS = ("a", "b")
@@ -158,6 +158,15 @@ def test_a_found_face_is_uncertain_on_the_scale_of_its_detector(
     assert [text == UNCERTAIN for text in unclassified.warning] == expected
 
 
+@pytest.mark.parametrize("angle", range(3))
+@pytest.mark.parametrize(("degrees", "turned"), [(44.0, False), (46.0, True), (-46.0, True)])
+def test_each_angle_turns_a_head(angle: int, degrees: float, turned: bool, faces: Faces) -> None:
+    angles = np.zeros((3, 3))
+    angles[1, angle] = degrees
+    warned = ["turned head" in face.warnings for face in replace(faces, angles=angles)]
+    assert warned == [False, turned, False]
+
+
 def test_a_pickled_face_is_small_and_alone(faces: Faces) -> None:
     many = join_faces([faces] * 200)
     face = pickle.loads(pickle.dumps(many[301]))
@@ -218,7 +227,7 @@ def test_prediction_sets_of_one_and_of_all_agree(faces: Faces) -> None:
 def test_columns_of_one_and_of_all_agree() -> None:
     scheme = {"move_x": [0.1, 0.2], "valence": [-0.5, 0.5]}
     faces = make_faces(LABELS, [[1.0, 0.0], [0.3, 0.7]], outputs=scheme, smoothed=True)
-    columns = faces.columns()
+    columns = {name: faces.column(name) for name in fields_by_name(LABELS, ("move_x", "valence"))}
     for row, face in enumerate(faces):
         assert isinstance(face, Face)
         assert columns["label"][row] == face.label
@@ -229,6 +238,34 @@ def test_columns_of_one_and_of_all_agree() -> None:
         assert columns["move_x"][row] == face.outputs["move_x"]
         assert columns["smoothed_b"][row] == face.smoothed["b"]
     assert as_objects([None, 1]).tolist() == [None, 1]
+
+
+def test_a_face_has_the_values_that_it_has_alone() -> None:
+    """The columns of all faces, in any order, are those of each face alone."""
+    outputs = {"move_x": [0.1, 0.2, np.nan], "valence": [-0.5, 0.5, 0.0]}
+    shares = [[1.0, 0.0], [0.3, 0.7], [0.5, 0.5]]
+    faces = make_faces(LABELS, shares, outputs=outputs, smoothed=True)[::-1]
+    for face in faces:
+        for name, column in fields_by_name(LABELS, tuple(outputs)).items():
+            (alone,) = as_cells(column.values(face.alone))
+            (of_all,) = as_cells(faces.column(name)[face._row : face._row + 1])
+            assert alone == of_all, name
+    assert faces.column("entropy") is faces.column("entropy")
+    assert pickle.loads(pickle.dumps(faces)).column("valence").tolist() == [0.0, 0.5, -0.5]
+    with pytest.raises(KeyError):
+        faces.column("colour")
+
+
+def test_photos_of_faces_in_any_order(rng: np.random.Generator) -> None:
+    infos = [PhotoInfo(f"{number}.jpg") for number in range(50)]
+    faces = found_faces(infos, np.sort(rng.integers(0, 50, 80)), score=rng.random(80))
+    shuffled = replace(faces, photo=rng.permutation(faces.photo))
+    for some in (faces, shuffled, faces[:0], no_faces(infos)):
+        photos = some.photos()
+        assert [photo.path for photo in photos] == [info.path for info in some.infos]
+        for index, photo in enumerate(photos):
+            assert photo.faces.score.tolist() == some.score[some.photo == index].tolist()
+            assert photo.faces.photo.tolist() == [0] * len(photo.faces)
 
 
 def test_a_face_has_each_column_by_its_name() -> None:

@@ -67,6 +67,7 @@ HOMES = {
         "predict/hdr.py",
         "predict/live.py",
         "predict/photos.py",
+        "predict/shots.py",
         "processes.py",
         *(f"sources/{name}.py" for name in ("cartoon", "duplicates", "landmarks")),
     },

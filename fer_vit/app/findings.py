@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, no_faces
+from fer_vit.predict.shots import Cuts
 from fer_vit.visualization.people import Watched
 from fer_vit.wording import counted, format_counts
 
@@ -27,6 +28,7 @@ class FileFaces:
     Attributes:
         in_photo: The number of faces in a photo, by expression.
         of_people: The number of faces in a clip, by track of the person and by expression.
+        cuts: The cuts of a clip.
         statuses: The statuses of the photo or of the frames.
         rows: The number of rows in the table.
         faces: The faces of a photo. The faces of a clip are only counted.
@@ -34,6 +36,7 @@ class FileFaces:
 
     in_photo: Counter[str] = field(default_factory=Counter)
     of_people: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    cuts: Cuts = field(default_factory=Cuts)
     statuses: set[str] = field(default_factory=set)
     rows: int = 0
     faces: Faces = field(default_factory=no_faces)
@@ -42,6 +45,7 @@ class FileFaces:
         """Adds the photo, or a frame of the clip, with its faces."""
         (info,) = faces.infos
         self.statuses.add(info.status)
+        self.cuts.add(info)
         self.rows += max(1, len(faces))
         for face in faces:
             label = face.label_smoothed or face.label
@@ -92,7 +96,7 @@ class Findings:
             if file.in_photo:
                 messages.append(describe_photo(name, file.in_photo))
             elif file.of_people:
-                messages.append(describe_clip(name, file.of_people))
+                messages.append(describe_clip(name, file.of_people, file.cuts))
         return messages
 
     def warnings(self) -> list[str]:
@@ -108,8 +112,8 @@ def describe_photo(name: str, labels: Counter[str]) -> str:
     return f"{name}: {counted(labels.total(), 'face')} ({format_counts(labels)})."
 
 
-def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
-    """Returns a sentence about the people in a clip; `people` counts faces by track and label."""
+def describe_clip(name: str, people: Mapping[int, Counter[str]], cuts: Cuts) -> str:
+    """Returns sentences about the people in a clip; `people` counts faces by track and label."""
     tracks = sorted(people)
     mostly = []
     for track in tracks[:MAX_NAMED_PEOPLE]:
@@ -117,7 +121,8 @@ def describe_clip(name: str, people: Mapping[int, Counter[str]]) -> str:
         mostly.append(f"person {track} mostly {label}")
     if len(tracks) > MAX_NAMED_PEOPLE:
         mostly.append(f"and {len(tracks) - MAX_NAMED_PEOPLE} more")
-    return f"{name}: {', '.join(mostly)}."
+    sentence = f"{name}: {', '.join(mostly)}."
+    return f"{sentence} {cuts.describe()}." if cuts.count else sentence
 
 
 def describe_problems(name: str, file: FileFaces) -> Iterator[str]:

@@ -64,7 +64,7 @@ def predict(
 
         fer-vit predict clip.mp4 "videos/*.mov" photos --fps 5 --summary people.csv
 
-        fer-vit predict clip.mp4 --annotate marked.mp4
+        fer-vit predict clip.mp4 --annotate clip.marked.mp4
 
     Args:
         images: Image and video files, folders (searched recursively) and glob patterns.
@@ -89,8 +89,8 @@ def predict(
             fraction of time with each expression, and the mean of each movement and angle.
         intervals: A table with a row for each uninterrupted expression of a person, from the
             smoothed labels: .csv, .parquet, .jsonl, or .TextGrid (one video).
-        annotate: A copy (.mp4) of the video, with a box, track, label and probability for each
-            face. For one video.
+        annotate: A copy of the video, with a box, track, label and probability for each face. Its
+            name ends in .marked.mp4. For one video.
         threshold: An intensity from 0 to 1. The table of intervals then also has the intervals in
             which a smoothed movement is above this intensity. Default: expressions alone.
         reading: How photos and videos are read; see `PhotoOptions`.

@@ -79,7 +79,8 @@ def visualize(
         targets: Further scores to explain for every face: expressions, or columns of the model's
             further heads, such as move_mouthSmileLeft or yaw.
         figures: Also write figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
-        faces: The numbers of the faces with figures, as the pictures in OUTPUT/photos have them.
+        faces: The numbers of the faces with figures, from 0, as in the names of the pictures in
+            OUTPUT/photos.
             Default: all.
         overwrite: Whether an existing report may be replaced.
         reading: How photos and videos are read; see `PhotoOptions`.
@@ -111,6 +112,9 @@ def visualize(
         root = os.path.commonpath([source.absolute().parent for source in inputs.files])
         num_faces = write_report(folder, recognizer, report_faces, options, Path(root))
 
+    cuts = report_faces.watched.cuts
+    if cuts.count:
+        LOGGER.info(cuts.describe())
     numbers = Counter(kinds.values())
     shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
     for note in [*inputs.notes, *options.photos.unused_notes(inputs.files)]:

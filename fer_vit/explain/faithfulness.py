@@ -18,10 +18,10 @@ from fer_vit.explain.methods import (
     MEASURED,
     Explanation,
     blur,
-    covered,
     explain,
     explain_each,
     find_method,
+    inside,
 )
 from fer_vit.explain.trace import (
     Trace,
@@ -171,7 +171,7 @@ def _measures(
 def _pixel_measures(faces: _TracedFaces, heat: Tensor) -> dict[str, Tensor]:
     """Returns deletion and insertion (B,) of pixels for each baseline, by `heat` (B, S, S)."""
     traced = faces.traced
-    is_seen = covered(traced.where, traced.image.shape[-1])  # (B, S, S), pixels under a token
+    is_seen = inside(traced.where, traced.image.shape[-1]).any(1)  # (B, S, S), under a token
 
     # in [0, 1) for pixels under a token, 1 or more for all other pixels
     ranks = _ranks(heat.masked_fill(~is_seen, -torch.inf).flatten(1)).view_as(heat)

@@ -415,9 +415,14 @@ def spread(scores: Tensor, boxes: Tensor, size: int) -> Tensor:
         return torch.einsum("ebn,bny,bnx->ebyx", density, rows, columns)
 
 
-def covered(boxes: Tensor, size: int) -> Tensor:
-    """Returns a mask (B, S, S) of the pixels whose centre is in a box (B, N, 4), xyxy in pixels."""
-    rows, columns = overlaps(boxes, (size, size), 1)  # (B, N, S) each
-    whole_rows = (rows >= 0.5).float()
-    whole_columns = (columns >= 0.5).float()
-    return torch.einsum("bny,bnx->byx", whole_rows, whole_columns) > 0
+def inside(boxes: Tensor, size: int) -> Tensor:
+    """Returns masks (B, N, S, S) of the pixels that lie in each box (B, N, 4), xyxy in pixels.
+
+    A pixel lies in a box if its centre does, or is on the edge: pixel 0 has its centre at 0.5. So a
+    box from 0 to 2.5 has three pixels in a row.
+    """
+    centres = torch.arange(size, device=boxes.device) + 0.5
+    left, top, right, bottom = boxes.float()[..., None].unbind(2)  # (B, N, 1) each
+    across = (centres >= left) & (centres <= right)  # (B, N, S)
+    down = (centres >= top) & (centres <= bottom)
+    return down[..., None] & across[..., None, :]

@@ -13,7 +13,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from fer_vit.explain.methods import blur
+from fer_vit.explain.methods import blur, inside
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 
@@ -48,7 +48,7 @@ def region_effects(
     for region in range(boxes.shape[1]):
         other_regions = valid.clone()  # (B, R)
         other_regions[:, region] = False
-        in_region = inside(boxes[:, region], image.shape[-1])  # (B, 1, S, S)
+        in_region = inside(boxes[:, [region]], image.shape[-1])  # (B, 1, S, S)
         partly_blurred = torch.where(in_region, blurred_image, image)
         masked_tokens = net.encode(net.tokenize(image, boxes, other_regions))
         blurred_tokens = net.encode(net.tokenize(partly_blurred, boxes, valid))
@@ -65,15 +65,6 @@ def region_effects(
             blurred=torch.stack(blurred[head], 1) * present,
         )
     return effects
-
-
-def inside(boxes: Tensor, size: int) -> Tensor:
-    """Returns a mask (B, 1, S, S) of the pixels whose centre is in a box (B, 4), xyxy in pixels."""
-    centres = torch.arange(size, device=boxes.device) + 0.5
-    left, top, right, bottom = boxes[:, :, None].unbind(1)  # (B, 1) each
-    across = (centres >= left) & (centres < right)  # (B, S)
-    down = (centres >= top) & (centres < bottom)
-    return (down[:, :, None] & across[:, None, :])[:, None]
 
 
 class Agreement(NamedTuple):

@@ -18,7 +18,6 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError
 from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
-from fer_vit.listing import MARKED_COPY
 from fer_vit.predict.frames import HD, UNTAGGED, Frame, open_video, read_frames
 from fer_vit.predict.hdr import HLG, PQ
 from fer_vit.predict.photos import PhotoOptions
@@ -72,7 +71,6 @@ def annotate_video(
             open_video(source) as (container, stream),
             av.open(path, "w", format="mp4", options=mp4_options) as file,
         ):
-            file.metadata["comment"] = MARKED_COPY
             video = _add_video(file, stream, first)
             # `marks` is first in `zip`, so that a damaged end without marks is not read.
             marked_frames = zip(marks, chain([first], frames), strict=False)
@@ -153,9 +151,8 @@ def _encode_frames(
     """Yields the packets of frames with marked faces, padded to even sides."""
     matrix = "ITU709" if video.height >= HD else "SMPTE170M"
     ticks = BEFORE_ALL
-    for marked, (image, _, seconds) in frames:
-        if marked:
-            image = draw_faces(image, marked)
+    for marked, selected in frames:
+        image = draw_faces(selected.image, marked) if marked else selected.image
         frame = av.VideoFrame.from_ndarray(
             _fit_to_copy(image, video.height, video.width), format="rgb24"
         )
@@ -165,9 +162,9 @@ def _encode_frames(
             dst_color_range="MPEG",
             interpolation=EXACT_COLOURS,
         )
-        ticks = max(round(seconds / TICK), ticks + 1)  # times must rise
+        ticks = max(round(selected.seconds / TICK), ticks + 1)  # times must rise
         if ticks > LAST_TICK:
-            raise ImageError(f"MP4 cannot contain a frame at {seconds:.3g} s")
+            raise ImageError(f"MP4 cannot contain a frame at {selected.seconds:.3g} s")
         frame.pts = ticks
         frame.time_base = TICK
         yield from video.encode(frame)

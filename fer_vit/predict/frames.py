@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import (
@@ -24,15 +25,15 @@ from fer_vit.face.image import (
     used_bits,
 )
 from fer_vit.geometry import Image
-from fer_vit.predict.containers import count_gif, gif_is_complete, missing_bytes
 from fer_vit.predict.hdr import to_sdr
+from fer_vit.predict.shots import SMALL_HEIGHT, SMALL_WIDTH, number_shots
 
 try:
     import av
     from av.error import ExitError, FFmpegError
     from av.sidedata.sidedata import Type
     from av.stream import Disposition
-    from av.video.reformatter import Colorspace
+    from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 except ModuleNotFoundError as missing:
     raise FerVitError(
         'Videos need one more package: pip install -c constraints.txt ".[video]".'
@@ -79,6 +80,7 @@ class Frame(NamedTuple):
     image: Image  # upright RGB uint8 (H, W, 3) of square pixels
     number: int  # 0 is the first frame
     seconds: float
+    shot: int = 0  # 0 is the first shot; a cut begins the next one
 
 
 def read_frames(
@@ -102,10 +104,11 @@ def read_frames(
 
     with open_video(path) as (container, stream):
         decoder = _Decoder(container, stream)
-        decoder.damage.missing_bytes = missing_bytes(path, container.format.name)
         converter = _Converter(stream)
-        frames = _time_frames(decoder.read(), stream)
-        for index, (frame, seconds) in enumerate(frames):
+        timed = _time_frames(decoder.read(), stream)
+        # Skipped frames count, too: without them, a shot changes as much as another one differs.
+        frames = number_shots(timed, _Reducer().to_small)
+        for index, (frame, seconds, shot) in enumerate(frames):
             if begin is None:
                 begin = seconds
             if seconds - begin >= end:
@@ -121,7 +124,7 @@ def read_frames(
                 slot = math.floor((seconds - first_seconds) * fps + 1e-6)
             if slot != last_slot and (only is None or index in only):
                 last_slot = slot
-                yield Frame(converter.to_rgb(frame), index, seconds)
+                yield Frame(converter.to_rgb(frame), index, seconds, shot)
     decoder.damage.check()
     if begin is None:
         raise ImageError(NO_FRAME)
@@ -173,44 +176,46 @@ def play(source: Path | str) -> Iterator[Frame]:
         decoder = _Decoder(container, stream)
         converter = _Converter(stream)
         live = not isinstance(source, Path) and container.duration is None
-        if live:
-            for number, frame in enumerate(decoder.read()):
-                if number == 0:
-                    start = time.perf_counter()
-                arrived = time.perf_counter() - start
-                yield Frame(converter.to_rgb(frame), number, arrived)
-        else:
-            for number, (frame, seconds) in enumerate(_time_frames(decoder.read(), stream)):
+        timed = _at_arrival(decoder.read()) if live else _time_frames(decoder.read(), stream)
+        frames = number_shots(timed, _Reducer().to_small, live=True)
+        for number, (frame, seconds, shot) in enumerate(frames):
+            if not live:
                 if number == 0:
                     start = time.perf_counter() - seconds
                 elapsed = time.perf_counter() - start
                 time.sleep(max(0, seconds - elapsed))
-                yield Frame(converter.to_rgb(frame), number, seconds)
+            yield Frame(converter.to_rgb(frame), number, seconds, shot)
     decoder.damage.check()
     if live:
         raise ImageError("the stream ended")
+
+
+def _at_arrival(frames: Iterable[av.VideoFrame]) -> Iterator[tuple[av.VideoFrame, float]]:
+    """Yields frames with the seconds since the first one arrived."""
+    start: float | None = None
+    for frame in frames:
+        arrived = time.perf_counter()
+        if start is None:
+            start = arrived
+        yield frame, arrived - start
 
 
 @dataclass
 class Damage:
     """How many parts of a video are damaged, by the kind of damage."""
 
-    missing_bytes: int = 0
     wrong_pictures: int = 0  # frames that FFmpeg decoded with errors
     undecoded_packets: int = 0
     missing_seconds: int = 0  # below 0: the video is longer than in its header
     undelayed_frames: int = 0  # frames of a GIF without a delay
-    missing_trailers: int = 0  # 1 for a GIF without its last block
 
     def check(self) -> None:
         """Raises ImageError when a part is damaged."""
         counts = {
-            "bytes are missing at the end": self.missing_bytes,
             WRONG_PICTURES: self.wrong_pictures,
             "packets cannot be decoded": self.undecoded_packets,
             "seconds are missing at the end": self.missing_seconds,
             "frames without a delay cannot be read": self.undelayed_frames,
-            "block at the end is missing": self.missing_trailers,
         }
         damage = [f"{count:,} {text}" for text, count in counts.items() if count > 0]
         if damage:
@@ -247,18 +252,18 @@ class _Decoder:
 
         self.damage.missing_seconds = round(_claimed_end(self.file) - end)
         if self.file.format.name == "gif":
-            path = Path(self.file.name.removeprefix("file:"))
-            self.damage.undelayed_frames = count_gif(path) - num_frames
-            if not gif_is_complete(path):
-                self.damage.missing_trailers = 1
+            path = self.file.name.removeprefix("file:")
+            # Pillow raises many types for broken files
+            with suppress(Exception), Pil.open(path, formats=["GIF"]) as image:
+                self.damage.undelayed_frames = getattr(image, "n_frames", 1) - num_frames
 
 
 def _claimed_end(file: av.container.InputContainer) -> float:
-    """Returns the end of a file by its header, in seconds; the earlier one if there are two."""
+    """Returns the end of a file by its header, in seconds; the earlier possible one of two."""
     start = (file.start_time or 0) / av.time_base
     length = (file.duration or 0) / av.time_base
-    if file.format.name in ABSOLUTE_TIMES:
-        return min(start + length, length)
+    if file.format.name in ABSOLUTE_TIMES and length > start:
+        return length
     return start + length
 
 
@@ -401,6 +406,20 @@ def check_frame(size: tuple[int, int], pixel_format: av.VideoFormat | None) -> N
             f"too large: {width:,} x {height:,} pixels ({pixel_format.name}) take "
             f"{frame_bytes // 10**6:,} MB, the limit of a frame is {MAX_FRAME_BYTES // 10**6} MB"
         )
+
+
+@dataclass
+class _Reducer:
+    """Reduces the frames of a stream to small grey pictures."""
+
+    reformatter: VideoReformatter = field(default_factory=VideoReformatter)
+
+    def to_small(self, frame: av.VideoFrame) -> Image:
+        """Returns a frame as a small grey picture (h, w), neither upright nor in SDR."""
+        small = self.reformatter.reformat(
+            frame, SMALL_WIDTH, SMALL_HEIGHT, "gray", interpolation=Interpolation.AREA
+        )
+        return np.asarray(small.to_ndarray(), np.uint8)
 
 
 @dataclass

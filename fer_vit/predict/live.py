@@ -23,6 +23,7 @@ from fer_vit.predict.photos import Item, PhotoOptions
 from fer_vit.predict.reading import make_finder
 from fer_vit.predict.recognizer import FoundFaces, Recognizer
 from fer_vit.predict.results import FaceResults
+from fer_vit.predict.shots import make_small, number_shots
 from fer_vit.predict.smoothing import LIVE, smooth_faces
 from fer_vit.predict.video import track_faces
 
@@ -101,6 +102,14 @@ def camera_frames(index: int) -> Iterator[Frame]:
 
     Raises ImageError if the camera is missing or fails.
     """
+    shots = number_shots(_camera_pictures(index), make_small, live=True)
+    for number, (picture, seconds, shot) in enumerate(shots):
+        image = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
+        yield Frame(image, number, seconds, shot)
+
+
+def _camera_pictures(index: int) -> Iterator[tuple[Image, float]]:
+    """Yields the pictures (H, W, 3) of a camera as BGR, with their times in seconds."""
     with QUIET_OPENCV:  # not around `yield`, where OpenCV would stay quiet for the whole process
         camera = cv2.VideoCapture(index)
     start = time.perf_counter()
@@ -111,8 +120,7 @@ def camera_frames(index: int) -> Iterator[Frame]:
                 _, picture = camera.read()
             if picture is None:
                 break
-            image = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
-            yield Frame(image, num_frames, time.perf_counter() - start)
+            yield np.asarray(picture, np.uint8), time.perf_counter() - start
             num_frames += 1
     finally:
         camera.release()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fer_vit.errors import FerVitError
 from fer_vit.files import check_beside, check_output
 from fer_vit.heads import EXPRESSION, MOVEMENTS
+from fer_vit.listing import MARKED_COPY, is_marked_copy
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.report.table import SUFFIXES
@@ -100,13 +101,17 @@ def find_copy(
         FerVitError: There are several videos or none, or the copy cannot be written.
     """
     check_beside(path, [image for image in images if image.is_dir()])
+    if not is_marked_copy(path):
+        raise FerVitError(
+            f"Expected a name that ends in .{MARKED_COPY}, by which a later run tells the copy "
+            f"from a clip, but got {path}. Name it {path.parent / path.stem}.{MARKED_COPY}."
+        )
     videos = list(filter(is_video, sources))
     is_input = path.resolve() in map(Path.resolve, videos)
-    is_mp4 = path.suffix.lower() == ".mp4"
-    if outputs.in_folder or is_input or not is_mp4 or len(videos) != 1:
+    if outputs.in_folder or is_input or len(videos) != 1:
         actual = f"`--annotate {path}`, `--output {outputs.table}` and {len(videos)} videos"
         raise FerVitError(
-            f"Expected one video, one table (.csv) and another .mp4, but got {actual}."
+            f"Expected one video, one table (.csv) and another .{MARKED_COPY}, but got {actual}."
         )
     check_output(path, outputs.overwrite)
     return MarkedCopy(video=videos[0], path=path)

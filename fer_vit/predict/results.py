@@ -10,7 +10,7 @@ from typing import Any, overload
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError, ImageError
-from fer_vit.faces import READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
+from fer_vit.faces import ARRAYS, READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
@@ -105,7 +105,7 @@ class FaceResults(Faces):
 
 def as_results(faces: Faces) -> FaceResults:
     """Converts faces to the results of `predict` in Python."""
-    return FaceResults(**vars(faces))
+    return FaceResults(**{name: getattr(faces, name) for name in ("infos", "scheme", *ARRAYS)})
 
 
 def report_photos(infos: Sequence[PhotoInfo]) -> None:

@@ -28,6 +28,7 @@ from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.shots import Cuts
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import read_facts, write_fields
@@ -323,11 +324,12 @@ def fingerprint(model: Recognizer) -> str:
 
 
 class Counts:
-    """Numbers of photos and frames, and of faces by label, ambiguity and warning."""
+    """Numbers of photos, frames and cuts, and of faces by label, ambiguity and warning."""
 
     def __init__(self) -> None:
         self.kinds = Counter[str]()  # photos, frames and failed videos
         self.statuses = Counter[str]()  # photos, frames and failed videos by status
+        self.cuts = Cuts()
         self.labels = Counter[str]()
         self.warnings = Counter[str]()
         self.ambiguous = Counter[bool]()
@@ -341,6 +343,7 @@ class Counts:
             kind = "failed video"
         self.kinds[kind] += 1
         self.statuses[info.reason] += 1
+        self.cuts.add(info)
         for row in rows:
             if row.get("face") is None:  # a photo without a face
                 continue
@@ -350,9 +353,11 @@ class Counts:
                 self.ambiguous[bool(row["ambiguous"])] += 1
 
     def summarize(self) -> str:
-        """Returns two lines, and further lines for ambiguous, small and turned faces."""
+        """Returns two lines, and further lines for cuts, and ambiguous, small and turned faces."""
         kinds = [counted(count, kind) for kind, count in self.kinds.items()]
         lines = [f"{', '.join(kinds)}: {format_counts(self.statuses)}"]
+        if self.cuts.count:
+            lines.append(self.cuts.describe())
 
         faces = self.labels.total()
         line = counted(faces, "face")

@@ -1,4 +1,7 @@
-"""Reads videos: finds faces, follows them between searches, and numbers them by person."""
+"""Reads videos: finds faces, follows them between searches, and numbers them by person.
+
+A cut ends all tracks, because tracks follow places: after it, others may stand there.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -85,6 +88,7 @@ def track_faces(
             status=status,
             frame=frame.number,
             seconds=frame.seconds,
+            shot=frame.shot,
             size=(width, height),
         )
         crops = finder.crop(frame.image, faces)
@@ -96,9 +100,11 @@ def _faces_of_frames(
 ) -> Iterator[tuple[Frame, Faces]]:
     """Yields each frame with its faces and their tracks."""
     if not finder.searches:
+        tracks_of_shots: dict[int, int] = {}
         for frame in frames:
-            # All crops of a video show one person, who has the number 1.
-            yield frame, replace(finder.find(frame.image), track=as_objects([1]))
+            # All crops of a shot show one person.
+            track = tracks_of_shots.setdefault(frame.shot, len(tracks_of_shots) + 1)
+            yield frame, replace(finder.find(frame.image), track=as_objects([track]))
         return
     for frame, faces, tracks in follow_in_frames(finder.detector, frames, detect_every, fill):
         yield frame, to_faces(IN_MEMORY, faces, tracks)
@@ -110,8 +116,8 @@ def follow_in_frames(
     """Yields each frame with its faces and their tracks.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in
-    between, faces are followed. With `fill`, the last frame is searched, too, and a new face is
-    followed back into the frames since the search before, as far as these wait.
+    between, faces are followed. With `fill`, the last frame of each shot is searched, too, and a
+    new face is followed back into the frames since the search before, as far as these wait.
     """
     max_waiting = 1
     marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
@@ -131,12 +137,12 @@ def follow_in_frames(
 
 
 def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
-    """Yields each frame, and whether it is the last one: at the end, or before an error."""
+    """Yields each frame, and whether it is the last one: of a shot, or before an error."""
     before: Frame | None = None
     try:
         for frame in frames:
             if before is not None:
-                yield before, False
+                yield before, frame.shot != before.shot
             before = frame
     except Exception:  # a damaged file
         if before is not None:
@@ -158,9 +164,17 @@ class FrameQueue:
         self._detect_every = detect_every
         self._tracker = Tracker()
         self._next_search = 0  # before this frame, faces are followed unless one is lost
+        self._shot = 0
 
     def add(self, frame: Frame, is_last: bool) -> None:
-        """Finds the faces of a frame, and lets it wait; the last frame is always searched."""
+        """Finds the faces of a frame, and lets it wait.
+
+        The first frame after a cut is always searched, and the last one.
+        """
+        if frame.shot != self._shot:
+            self._shot = frame.shot
+            self._next_search = frame.number
+            self._tracker.end_tracks()
         faces = self._find_faces(frame, is_last)
 
         num_before = self._tracker.num_tracks
@@ -186,9 +200,11 @@ class FrameQueue:
     def _follow_back(self, face: Detection, track: int) -> None:
         """Adds a new face to the frames that wait, the newest first.
 
-        This ends at a frame where the face is lost, small, or already found.
+        This ends at a cut, and at a frame where the face is lost, small, or already found.
         """
         for frame, faces, tracks in reversed(self.waiting):
+            if frame.shot != self._shot:
+                return
             earlier = follow_faces(self._detector, frame.image, [face])
             if not earlier:
                 return
@@ -273,6 +289,10 @@ class Tracker:
         self._tracks: list[Track] = []
         self._seconds = 0.0  # time of the last frame
         self.num_tracks = 0  # number of tracks so far; tracks are numbered from 1
+
+    def end_tracks(self) -> None:
+        """Ends all tracks: the faces that follow get new numbers."""
+        self._tracks = []
 
     def expect_faces(self, seconds: float) -> list[Detection]:
         """Returns the last frame's faces, moved at their speeds."""

@@ -15,7 +15,7 @@ from PIL import Image as Pil, ImageDraw
 from fer_vit.errors import printable
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
-from fer_vit.report.fonts import font
+from fer_vit.report.fonts import drawable, font
 
 # All regions have one colour, since their names are written beside them; attention has the same
 # colour. It differs clearly from all other colours, also for colour-blind readers.
@@ -65,9 +65,9 @@ class FaceView:
 
     @property
     def where(self) -> str:
-        """The face's number in its photo, from 1; in a video, the person's number and the time."""
+        """The face's number in its photo, from 0; in a video, the person's number and the time."""
         if self.face.track is None:
-            return f"face {self.face.face + 1}"
+            return f"face {self.face.face}"
         minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
         return f"person {self.face.track} at {minutes:.0f}:{seconds:04.1f}"
 
@@ -173,7 +173,7 @@ def fitted(text: str, size: int, width: float) -> str:
 
     The end is kept, since the end of a path is most informative.
     """
-    text = printable(text)
+    text = drawable(printable(text))
     tail = text[-160:]
     result = tail if tail == text else "…" + tail
     text_font = font(result, size)

@@ -14,18 +14,21 @@ from matplotlib.text import Text
 
 from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock
-from fer_vit.report.fonts import drawn_characters, find_fonts
+from fer_vit.report.fonts import drawable, drawn_characters, find_font
 
 # Settings of matplotlib and filters of warnings belong to the process: one thread draws.
 DRAWING_LOCK = ThreadLock()
 
 
 def choose_fonts(figure: Figure) -> None:
-    """Gives each text of a figure fonts that have its characters, beside the usual one."""
+    """Gives each text of a figure a font that has its characters, beside the usual one."""
     for text in figure.findobj(Text):
-        files = find_fonts(drawn_characters(text.get_text()))
-        if files:
-            text.set_fontfamily([*text.get_fontfamily(), *(file.name for file in files)])
+        shown = drawable(text.get_text())
+        file = find_font(drawn_characters(shown))
+        if shown != text.get_text():
+            text.set_text(shown)
+        if file is not None:
+            text.set_fontfamily([*text.get_fontfamily(), file.name])
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def _drawing(settings: Mapping[Any, Any]) -> Iterator[None]:
     have changed others.
     """
     with DRAWING_LOCK, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # find_fonts reports missing characters
+        warnings.filterwarnings("ignore", "Glyph")  # `drawable` reports missing characters
         before = {name: rcParams[name] for name in settings}
         rcParams.update(settings)
         try:

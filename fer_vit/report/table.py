@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import logging
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -19,6 +21,8 @@ from fer_vit.errors import TableError, printable
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
+
+LOGGER = logging.getLogger("fer_vit")
 
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
@@ -35,6 +39,7 @@ NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 class TableLayout:
     """The columns of a table, and the formats of numbers as text."""
 
+    path: Path  # where the table will be
     columns: Mapping[str, type]  # type (str, int, float or bool) by name; any cell may be None
     formats: Mapping[str, str]  # format of numbers by column; `NUMBER` for columns without one
     facts: Mapping[str, str]  # metadata of a Parquet file; other files have no metadata
@@ -152,7 +157,10 @@ class ParquetFile:
 
 
 class ExcelFile:
-    """A workbook with one sheet of typed cells; text that begins with "=" stays text."""
+    """A workbook with one sheet of typed cells; text that begins with "=" stays text.
+
+    If a sheet can't hold all rows, a CSV beside the workbook has the whole table.
+    """
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
         try:
@@ -165,19 +173,18 @@ class ExcelFile:
         self._sheet = self._book.create_sheet("table")
         self._sheet.freeze_panes = "A2"  # the header stays in view
         self._sheet.append([self._cell(name) for name in layout.columns])
-        self._num_rows = 1  # the header
+        self._num_rows = 0
+        self._max_rows = MAX_SHEET_ROWS - 1  # without the header
+        # A workbook can't be read before it is complete, so the CSV is written along with it.
+        self._all_rows_path = path.with_name(f"{path.name}.csv")
+        self._all_rows = CsvFile(self._all_rows_path, layout, live)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds rows of cells by column. Raises TableError above `MAX_SHEET_ROWS`."""
-        self._num_rows += len(rows)
-        if self._num_rows > MAX_SHEET_ROWS:
-            remedy = "Write a .csv or .parquet table instead."
-            raise TableError(
-                f"Expected at most {MAX_SHEET_ROWS - 1:,} rows for {self._path.name}, the limit of "
-                f"a spreadsheet, but there are more. {remedy}"
-            )
-        for row in rows:
+        """Adds rows of cells by column."""
+        for row in rows[: max(0, self._max_rows - self._num_rows)]:
             self._sheet.append([self._cell(cell) for cell in self._layout.rounded(row).values()])
+        self._num_rows += len(rows)
+        self._all_rows.write(rows)
 
     def _cell(self, cell: Cell) -> Any:
         from openpyxl.cell import WriteOnlyCell
@@ -189,10 +196,25 @@ class ExcelFile:
         return text
 
     def close(self, complete: bool) -> None:
-        """Saves the workbook if it is complete."""
+        """Saves the workbook if it is complete, and a CSV of all rows if the sheet lacks some."""
         self._sheet.close()
+        self._all_rows.close(complete)
         if complete:
             self._book.save(self._path)
+            if self._num_rows > self._max_rows:
+                self._save_all_rows()
+
+    def _save_all_rows(self) -> None:
+        """Saves all rows beside the workbook, under a name that no file has."""
+        book = self._layout.path
+        names = (book.with_name(f"{book.stem}.all-rows{number or ''}.csv") for number in count())
+        beside = next(path for path in names if not os.path.lexists(path))
+        with atomic_write(beside, overwrite=False) as new:
+            self._all_rows_path.replace(new)
+        LOGGER.warning(
+            f"A sheet holds {self._max_rows:,} rows: {book} has the first ones, and {beside} has "
+            f"all {self._num_rows:,}."
+        )
 
 
 # The formats of tables by lower-case suffix. The last argument is `live`: whether each row is
@@ -238,7 +260,7 @@ class TableWriter:
             raise cannot_write(self.path, error) from error
 
     def __enter__(self) -> "TableWriter":
-        layout = TableLayout(self.columns, self.formats, self.facts)
+        layout = TableLayout(self.path, self.columns, self.formats, self.facts)
         with ExitStack() as stack:
             path = self.path
             if not self.live:

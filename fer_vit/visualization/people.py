@@ -19,6 +19,7 @@ from fer_vit.faces import Face, Faces, join_faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, as_samples
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from fer_vit.predict.shots import Cuts
 
 # Most pictures of a person. All people in a video have at most four times as many pictures
 # together, but each person has at least one.
@@ -188,11 +189,13 @@ class Watched:
         status: The number of frames by status.
         last_status: The status of each video's last frame, by path. If the video cannot be read,
             this is the reason.
+        cuts: The cuts of all videos.
     """
 
     videos: dict[str, Video] = field(default_factory=dict)
     status: Counter[str] = field(default_factory=Counter)
     last_status: dict[str, str] = field(default_factory=dict)
+    cuts: Cuts = field(default_factory=Cuts)
 
     def add(self, faces: Faces) -> None:
         """Adds the smoothed faces of the next frame."""
@@ -200,6 +203,7 @@ class Watched:
         frame = self.status.total()
         self.status[info.reason] += 1
         self.last_status[info.path] = info.status
+        self.cuts.add(info)
         if info.seconds is None:  # the video cannot be read, or not to its end
             return
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))

@@ -2,6 +2,7 @@
 and marked copies.
 """
 
+import csv
 import errno
 import os
 import re
@@ -355,6 +356,8 @@ def test_predict_refuses_wrong_arguments(
 ) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("mine")
+    copy = tmp_path / "mine.marked.mp4"
+    copy.touch()
     options = ["--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
     for images, words, expected in (
         ("b.mp4", ["--output", mine], "exists already"),
@@ -366,12 +369,12 @@ def test_predict_refuses_wrong_arguments(
         ("b.mp4", ["--summary", tmp_path / "people.txt"], "people.txt"),
         ("b.mp4", ["--summary", tmp_path / "t.csv"], "t.csv"),
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "marked.avi"),
-        ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "another .mp4"),
-        ("b.mp4", ["--annotate", folder / "e.mp4"], "exists already"),
+        ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "b.marked.mp4"),
+        ("b.mp4", ["--annotate", copy], "exists already"),
         (
             "b.mp4",
-            ["--output", tmp_path / "new", "--annotate", tmp_path / "a.mp4"],
-            "a.mp4",
+            ["--output", tmp_path / "new", "--annotate", tmp_path / "marked.mp4"],
+            "marked.mp4",
         ),
         ("a.png", ["--summary", tmp_path / "people.csv"], "people.csv"),
         (
@@ -379,10 +382,10 @@ def test_predict_refuses_wrong_arguments(
             ["--intervals", tmp_path / "i.TextGrid"],
             "there are 4",
         ),
-        (".", ["--annotate", tmp_path / "a.mp4"], "t.csv` and 4 videos"),
+        (".", ["--annotate", tmp_path / "marked.mp4"], "t.csv` and 4 videos"),
     ):
         assert expected in fails(capsys, "predict", folder / images, *options, *words)
-    assert list(tmp_path.iterdir()) == [mine]
+    assert sorted(tmp_path.iterdir()) == [mine, copy]
     assert mine.read_text() == "mine"
     assert predict(folder / "a.png", checkpoint, mine, *CROPS, "--overwrite")[0]["status"] == "ok"
 
@@ -428,11 +431,28 @@ def test_a_marked_copy_of_a_moving_face(
     full = Mock(side_effect=av.error.OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr("fer_vit.predict.annotate.draw_faces", full)
     good = ["predict", walk, "--checkpoint", checkpoint, "--output", tmp_path / "u.csv"]
-    line = fails(capsys, *good, "--annotate", tmp_path / "new.mp4")
-    for name in ("new.mp4", walk, os.strerror(errno.ENOSPC), tmp_path / "u.csv"):
+    line = fails(capsys, *good, "--annotate", tmp_path / "new.marked.mp4")
+    for name in ("new.marked.mp4", walk, os.strerror(errno.ENOSPC), tmp_path / "u.csv"):
         assert str(name) in line
     assert len((tmp_path / "u.csv").read_text().splitlines()) == 11
-    assert not (tmp_path / "new.mp4").exists()
+    assert not (tmp_path / "new.marked.mp4").exists()
+
+
+def test_a_sheet_that_is_too_short_ends_no_run(
+    walk: Path,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fer_vit.report.table.MAX_SHEET_ROWS", 6)
+    summary = tmp_path / "people.csv"
+    words = ["--checkpoint", checkpoint, "--output", tmp_path / "t.xlsx", "--summary", summary]
+    run("predict", walk, *words)
+    assert len(summary.read_text().splitlines()) == 2
+    rows = list(csv.DictReader((tmp_path / "t.all-rows.csv").open()))
+    assert [int(row["frame"]) for row in rows] == [*range(10)]
+    assert "t.all-rows.csv has all 10" in "".join(capsys.readouterr())
 
 
 def test_predict_in_python(walk: Path, folder: Path) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 from fer_vit.explain.methods import (
     PASSES,
     blur,
-    covered,
     explain,
+    inside,
     integration_points,
     region_sums,
     spread,
@@ -86,9 +86,9 @@ def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
         for left, top, right, bottom in boxes:
             across = (right - left) / 2
             down = (bottom - top) / 2
-            inside = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
+            edges = [x + 0.5 - left, right - x - 0.5], [y + 0.5 - top, bottom - y - 0.5]
             if across and down:
-                depth.append(min(min(inside[0]) / across, min(inside[1]) / down))
+                depth.append(min(min(edges[0]) / across, min(edges[1]) / down))
             else:
                 depth.append(-1.0)
         deepest = [
@@ -131,16 +131,18 @@ def test_boxes_against_pixels_one_by_one() -> None:
     boxes = torch.cat([BOXES, torch.tensor([[20.0, 3.0, 20.8, 4.0], [25.0, 3.0, 26.5, 4.0]])])
     scores = torch.tensor([[3.0, -2.0, 5.0, 4.0, 6.0]])
     drawn = np.zeros((32, 32))
-    inside = np.zeros((32, 32), bool)
+    expected = np.zeros((32, 32), bool)
     for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
         part = np.zeros((32, 32))
         for y, x in np.ndindex(32, 32):
             width = max(min(right, x + 1) - max(left, x), 0)
             part[y, x] = width * max(min(bottom, y + 1) - max(top, y), 0)
-            inside[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
+            expected[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
         drawn += scores[0, number].item() * part / max(part.sum(), 1)
     assert np.allclose(spread(scores[None], boxes[None], 32)[0, 0], drawn, atol=1e-6)
-    assert np.array_equal(covered(boxes[None], 32)[0], inside)
+    assert np.array_equal(inside(boxes[None], 32)[0].any(0), expected)
+    half = torch.tensor([[0.0, 0.0, 2.5, 2.5]])
+    assert inside(half[None], 32).sum() == 9
 
 
 def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
@@ -154,7 +156,7 @@ def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
         depths_one_by_one(channels[0].double().numpy(), boxes.tolist()) for channels in pixels
     ]
     assert np.allclose(sums, expected, atol=1e-4)
-    whole = (pixels[:, 0] * covered(boxes[None], 32)[0]).sum((1, 2)).double()
+    whole = (pixels[:, 0] * inside(boxes[None], 32)[0].any(0)).sum((1, 2)).double()
     assert np.allclose(sums.sum(1), whole, atol=1e-4)  # no pixel counts twice
 
 

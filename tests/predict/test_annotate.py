@@ -81,9 +81,12 @@ def test_a_copy_in_a_folder_is_no_input(
     monkeypatch.setattr(annotate, "CODECS", (codec,))
     write_numbered(tmp_path / "clip.mp4", [n / 10 for n in range(200)])
     annotate_all(tmp_path / "clip.mp4", tmp_path / "marked.mp4")
+    for name in ("clip.Marked.MP4", "marked.mov", "unmarked.mp4"):
+        (tmp_path / name).touch()
     inputs = find_inputs([tmp_path, str(tmp_path / "*.mp4")], MEDIA_SUFFIXES)
-    assert inputs.files == [tmp_path / "clip.mp4"]
-    assert any("1 video with marked faces" in note for note in inputs.notes)
+    clips = [tmp_path / name for name in ("clip.mp4", "marked.mov", "unmarked.mp4")]
+    assert inputs.files == clips
+    assert any("2 videos with marked faces" in note for note in inputs.notes)
 
     named = find_inputs([tmp_path / "marked.mp4"], MEDIA_SUFFIXES)
     assert named.files == [tmp_path / "marked.mp4"]

@@ -156,7 +156,7 @@ def test_frames_of_an_address_have_their_time_of_arrival(
     with pytest.raises(ImageError):
         next(stream)
     assert [number_of(frame.image) for frame in frames] == [*range(20)]
-    assert [frame.seconds for frame in frames] == [*range(1, 21)]
+    assert [frame.seconds for frame in frames] == [*range(20)]
 
 
 PLAYLIST = "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile://{}\n#EXT-X-ENDLIST\n"

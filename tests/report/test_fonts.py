@@ -10,7 +10,7 @@ from matplotlib.font_manager import FontEntry, fontManager
 from matplotlib.ft2font import FT2Font
 
 from fer_vit.report import fonts, rendering
-from fer_vit.report.draw import Marked, draw_faces
+from fer_vit.report.draw import Marked, draw_faces, fitted
 
 FOREIGN = "喜"
 """A character that the standard font lacks."""
@@ -19,7 +19,6 @@ FOREIGN = "喜"
 @pytest.fixture(autouse=True)
 def _unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     fonts.find_font.cache_clear()
-    fonts.find_fonts.cache_clear()
     fonts.characters_of.cache_clear()
     monkeypatch.setattr(fonts, "REPORTED_CHARACTERS", set())
 
@@ -36,7 +35,7 @@ def test_a_label_has_a_font_with_all_its_characters(
     file = fonts.find_font(frozenset(label))
     assert file is not None
     assert file.name == fonts.STANDARD_FONT
-    assert fonts.missing_characters(file, frozenset(label)) == set()
+    assert fonts.drawable(label) == label
     assert not caplog.records
     assert drawn_label(label).std() > 0
 
@@ -56,6 +55,8 @@ def test_characters_without_a_font_are_reported_once(
     (record,) = caplog.records
     assert FOREIGN in record.getMessage()
     assert "Noto Sans" in record.getMessage()
+    assert fonts.drawable(f"a{FOREIGN}é") == "a?é"
+    assert fitted(f"joy {FOREIGN}", 20, 400) == "joy ?"
 
 
 def test_each_character_without_a_font_is_reported_once(
@@ -133,30 +134,19 @@ def three_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_fonts")
-def test_a_text_in_several_scripts_has_several_fonts(caplog: pytest.LogCaptureFixture) -> None:
-    names = [file.name for file in fonts.find_fonts(frozenset("abcかखु"))]
-    assert names == ["Letters and Kana", "Nagari"]
-    assert fonts.find_fonts(frozenset("abc")) == ()
+def test_a_text_has_one_font_with_all_its_characters(caplog: pytest.LogCaptureFixture) -> None:
+    assert fonts.find_font(frozenset("abcかな")) == ("Letters and Kana", "Letters and Kana")
+    assert fonts.drawable("खुश") == "खुश"
     assert not caplog.records
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        assert fonts.drawable("abc खु") == "abc???"
+    (record,) = caplog.records
+    assert "ख" in record.getMessage()
 
 
 @pytest.mark.usefixtures("three_fonts")
-def test_a_text_has_the_font_that_lacks_fewest(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "fer_vit"):
-        file = fonts.find_font(frozenset("abcかख"))
-    assert file is not None
-    assert file.name == "Letters and Kana"
-    (record,) = caplog.records
-    assert "ख (Devanagari)" in record.getMessage()
-
-
-@pytest.mark.usefixtures("three_fonts")
-def test_the_line_of_missing_characters_names_their_scripts(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.WARNING, "fer_vit"):
-        names = [file.name for file in fonts.find_fonts(frozenset("か喜성😀"))]
-    assert names == ["Letters and Kana"]
-    (record,) = caplog.records
-    assert "(CJK, Hangul, symbols)" in record.getMessage()
-    assert "か" not in record.getMessage()
+def test_texts_of_figures_show_a_replacement_too() -> None:
+    figure = Figure()
+    shown = figure.text(0, 0, "abc😀")
+    rendering.choose_fonts(figure)
+    assert shown.get_text() == "abc?"

@@ -381,7 +381,7 @@ def test_a_photo_of_several_people_is_whole_and_a_box_opens_a_face(
     assert (second["x"] - whole["x"]) / whole["width"] == pytest.approx(0.6, abs=0.01)
     assert second["height"] / whole["height"] == pytest.approx(0.4, abs=0.01)
     assert page.locator(".gallery .face").count() == 3  # all details at once
-    page.get_by_role("button", name="face 2: happiness 70%").click()
+    page.get_by_role("button", name="face 1: happiness 70%").click()
     expect(page.locator(".gallery .face").nth(2)).to_be_focused()
 
 
@@ -399,12 +399,12 @@ def test_a_box_in_a_photo_opens_a_face_and_the_filter_also_hides_photos(
     records.append(save_face(tmp_path, 4, second_view, make_evidence([0, 1, 2]), REGIONS))
     page, wrong = open_records(tab, tmp_path, records)
     assert page.locator(".whole").count() == 1
-    page.get_by_role("button", name="face 3: happiness 70%").click()
+    page.get_by_role("button", name="face 2: happiness 70%").click()
     dialog = page.locator("dialog")
-    assert dialog.locator(".number").text_content() == "face 3"
+    assert dialog.locator(".number").text_content() == "face 2"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")  # only the faces of this photo
-    assert dialog.locator(".number").text_content() == "face 4"
+    assert dialog.locator(".number").text_content() == "face 3"
     page.keyboard.press("Escape")
     expect(page.locator(".whole button").nth(2)).to_be_focused()
     page.locator(".filter").get_by_text("neutral 1").click()
@@ -421,7 +421,7 @@ def test_a_saved_picture_has_all_inside_and_names_no_folder(tab: Tab, file: Path
     text = saved.value.path().read_text(encoding="utf-8")
     assert len(re.findall('href="data:image/(?:jpeg|png);base64,', text)) == 2
     assert not re.search("file:|photos/|folder|" + re.escape(file.parent.name), text)
-    assert saved.value.suggested_filename == "last.png-face-3.svg"
+    assert saved.value.suggested_filename == "last.png-face-2.svg"
     with page.expect_download() as saved:
         page.locator("dialog").get_by_text("Save PNG").click()
     with Image.open(saved.value.path()) as picture:

@@ -123,7 +123,7 @@ def test_a_click_opens_the_picture_nearest_in_time(browser: tuple[Page, list[str
     page.keyboard.press("Escape")
     page.locator(".card", has_text="a.jpg").click()  # a photo has no time
     assert dialog.locator(".timeline").count() == 0
-    assert dialog.locator(".number").text_content() == "face 1"
+    assert dialog.locator(".number").text_content() == "face 0"
     page.keyboard.press("ArrowLeft")  # in the gallery's order
     assert dialog.locator(".number").text_content() == "person 9 at 0:05.0"
     page.keyboard.press("Escape")

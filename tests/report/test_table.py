@@ -1,9 +1,12 @@
 import csv
+import errno
 import json
 import math
+import os
 import re
 import resource
 from pathlib import Path
+from unittest.mock import Mock
 
 import openpyxl
 import pandas
@@ -159,15 +162,42 @@ def test_a_workbook_has_typed_cells_and_no_formulas(tmp_path: Path) -> None:
     assert frame["n"].tolist()[:2] == [3, 3]
 
 
-def test_a_sheet_has_a_limit_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.report.table.MAX_SHEET_ROWS", 3)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_csv_has_the_rows_that_a_sheet_lacks(
+    at_once: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("fer_vit.report.table.MAX_SHEET_ROWS", 5)
     path = tmp_path / "t.xlsx"
-    with TableWriter(path, COLUMNS) as table:
-        table.write(ROWS[:2])
-    assert len([*openpyxl.load_workbook(path).active.rows]) == 3
-    path.unlink()
-    with pytest.raises(FerVitError, match=r"at most 2 rows .*\.csv"):
-        write(path)
+    for count in (4, 5, 11, 6):
+        rows = [{"path": f"{number}.jpg", "n": number} for number in range(count)]
+        with TableWriter(path, {"path": str, "n": int}) as table:
+            for part in [rows] if at_once else [[row] for row in rows]:
+                table.write(part)
+        sheet = [*openpyxl.load_workbook(path).active.values]
+        assert sheet == [("path", "n"), *((row["path"], row["n"]) for row in rows[:4])]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "t.all-rows.csv",
+        "t.all-rows1.csv",
+        "t.all-rows2.csv",
+        "t.xlsx",
+    ]
+    for name, count in (("t.all-rows.csv", 5), ("t.all-rows1.csv", 11), ("t.all-rows2.csv", 6)):
+        assert pandas.read_csv(tmp_path / name)["n"].tolist() == [*range(count)]
+        assert f"{tmp_path / name} has all {count}." in caplog.text
+    assert "A sheet holds 4 rows" in caplog.text
+
+
+def test_a_workbook_that_fails_leaves_no_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fer_vit.report.table.MAX_SHEET_ROWS", 2)
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr("openpyxl.workbook.workbook.Workbook.save", full)
+    with pytest.raises(FerVitError, match=r"t\.xlsx"):
+        write(tmp_path / "t.xlsx")
     assert not [*tmp_path.iterdir()]
 
 
