@@ -17,6 +17,7 @@ from fer_vit.store.configs import shipped_configs
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.options import TrainCLI
 from fer_vit.train.task import FERTask
+from tests.helpers.models import ROUNDING
 
 TINY = [
     f"--model.network.{word}"
@@ -38,6 +39,8 @@ TINY += [
     )
 ]
 """Options that make a run of fit last about a second."""
+FOUR_DIGITS = 1e-3
+"""The largest step, relative, between two numbers of four digits, which text tables have."""
 CROPS = ("--face=crop", "--detector=none")
 """Options for images that are crops of one face."""
 
@@ -156,10 +159,15 @@ def number(cell: str) -> object:
         return cell
 
 
-def assert_same(rows: list[dict[str, object]], expected: list[dict[str, object]]) -> None:
-    """Up to what another batch makes of a probability's last digits."""
+def assert_same(
+    rows: list[dict[str, object]], expected: list[dict[str, object]], rel: float = 1e-6
+) -> None:
+    """Up to what another batch makes of a probability's last digits.
+
+    Where it may change the last of four digits, `rel` is `FOUR_DIGITS`.
+    """
     for row, expected_row in zip(rows, expected, strict=True):
         assert row == {
-            name: pytest.approx(value, abs=1e-5) if isinstance(value, float) else value
+            name: pytest.approx(value, rel, ROUNDING) if isinstance(value, float) else value
             for name, value in expected_row.items()
         }
