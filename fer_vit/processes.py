@@ -3,11 +3,9 @@
 import gc
 import multiprocessing
 import os
-import pickle
 import re
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +21,7 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
+from fer_vit.system.untrusted import as_sendable
 
 if sys.platform == "linux":
     import fcntl
@@ -405,15 +404,5 @@ def _serve(work: Callable[[T], Iterable[R]], tasks: Sequence[T], sender: Connect
             sender.send((_Message.DONE, None))
     except FerVitError as error:
         sender.send((_Message.FAILED, error))
-    except Exception as error:  # a pickled error has no traceback, so a note contains the traceback
-        error.add_note(f"In a worker process: {traceback.format_exc()}")
-        sender.send((_Message.FAILED, _as_sendable(error)))
-
-
-def _as_sendable(error: Exception) -> Exception:
-    """Returns the error, or its text if it cannot be pickled and read back."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes that this line has made
-    except Exception:  # an error class of a user may raise any error here
-        return RuntimeError("".join(traceback.format_exception_only(error)))
-    return error
+    except Exception as error:
+        sender.send((_Message.FAILED, as_sendable(error)))

@@ -10,7 +10,7 @@ from tests.helpers.sources import parsed
 
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
-    {"errors", "geometry", "signals", "version"},
+    {"errors", "geometry", "signals", "system", "version"},
     {"files", "heads", "texts", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),

@@ -1,0 +1,1 @@
+"""What fer-vit needs from the operating system."""
