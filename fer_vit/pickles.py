@@ -1,93 +1,87 @@
-"""Untrusted checkpoints of torch: the effect of a pickle is computed before torch reads the pickle.
+"""Reads untrusted checkpoints of torch without torch's unpickler.
 
-torch's restricted unpickler runs no code from the file. But a kilobyte of allowed calls can fill
-all memory, and many keys with the same hash can take hours. A checkpoint needs few opcodes and
-calls. All other opcodes and calls are refused.
+The pickle is read in a child process with limits (`parse_apart`), by an unpickler that knows only
+the few functions of a checkpoint, and describes tensors instead of making them.
 """
 
 import io
-import pickletools
-from collections.abc import Callable
+import math
+import pickle
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
-from zipfile import ZIP_STORED, ZipFile
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import ZipFile
 
 from fer_vit.errors import short
+from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 
-# Largest pickle in bytes. A pickle contains names, shapes and settings: 0.5 MB for 1,000 weights
-# and the state of an optimizer.
-MAX_PICKLE = 10_000_000
+if TYPE_CHECKING:  # the child process does not import torch
+    from torch import Tensor
 
-MAX_CALLS = 100_000  # most objects that a pickle may build by calls: tensors and dictionaries
-MAX_OPCODES = 1_000_000
-MAX_NESTING = 100  # most levels of nested lists and dictionaries
+# Limits of the child process. A checkpoint of fer-vit's largest network, with its optimiser, has
+# 7,000 tensors, a pickle of 2 MB, and takes 20 MB.
+MAX_MEMORY = 100 * MEGA
+MAX_SECONDS = 60
 
-# Most parts of all lists and dictionaries. A pickle can use one list many times, so its parts are
-# counted at each use.
-MAX_PARTS = 10_000_000
+MAX_PICKLE = 10 * MEGA  # bytes of a pickle: names, shapes and settings
+MAX_PARTS = 1_000_000  # parts of all lists and dictionaries; a shared list counts at each use
+MAX_TENSORS = 50_000
+MAX_NESTING = 100  # levels of nested lists and dictionaries
 
-NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-STORAGES = frozenset(f"torch {name}Storage" for name in NUMBERS)
-ORDERED = "collections OrderedDict"
-
-# Functions that a pickle may call only with these arguments.
-CALLS = {ORDERED: "()", "collections Counter": "(dict)"}
-
-# Functions that a pickle may call with any arguments.
-REBUILDS = ("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter")
-
-DICTIONARIES = ("dict", ORDERED)
-
-# Allowed kinds of keys. With keys of other kinds, a file can contain many keys with the same hash,
-# and a dictionary then compares each key with all earlier keys.
-KEYS = ("str", "int")
-
-MAX_KEY = 2**60  # whole numbers below this number have different hashes
-CONSTANTS = {  # opcodes that push one value, and the kind of the value
-    "BINUNICODE": "str",
-    "SHORT_BINUNICODE": "str",
-    "BINFLOAT": "float",
-    "NONE": "None",
-    "NEWTRUE": "bool",
-    "NEWFALSE": "bool",
-    "EMPTY_DICT": "dict",
-    "EMPTY_LIST": "list",
-    "EMPTY_TUPLE": "()",
+# The types of numbers in torch, by the names of their storages.
+NUMBERS = {
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
 }
-RESULT = "result of "
+TYPES = {f"torch {name}Storage": kind for name, kind in NUMBERS.items()}
 
 
 class UnsafeError(ValueError):
     """A checkpoint that does something that no checkpoint needs."""
 
 
+class StoredTensor(NamedTuple):
+    """A tensor that is not read yet."""
+
+    kind: str  # the type of its numbers
+    entry: str  # the name of its storage in the zip file
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    is_parameter: bool = False
+
+
 def load_tensors(path: Path) -> Any:
     """Loads a file of `torch.save` on the CPU, without running code in it.
 
-    Loading needs at most 100 MB of memory plus three times the size of the file.
+    Beside the weights, loading takes at most `MAX_MEMORY` in the child process, and about twice as
+    much here.
 
     Raises:
-        UnsafeError: The file has calls, keys or sizes that no checkpoint needs.
+        UnsafeError: The file has functions, types or sizes that no checkpoint needs.
         Exception: The file is damaged; the error may have any type.
     """
-    content = torch.load(io.BytesIO(_packed_again(path)), map_location="cpu", weights_only=True)
-    tensors = collect_tensors(content)
-    if sum(tensor.nbytes for tensor in tensors) > 2 * path.stat().st_size:
-        raise UnsafeError("it claims more weights than it contains")
-    return content
+    try:
+        (content,) = parse_apart(read_pickle, path, memory=MAX_MEMORY, seconds=MAX_SECONDS)
+    except TooHeavyError as error:
+        raise UnsafeError(str(error)) from error
+    with ZipFile(path) as file:
+        return _Builder(file, 2 * path.stat().st_size).build(content)
 
 
-def _packed_again(path: Path) -> bytes:
-    """Returns the entries of a zip file as a new zip file.
-
-    In an original file, torch's reader may find other entries than Python's reader, which checks
-    the file. In the new file, both find the same entries.
-    """
-    packed = io.BytesIO()
-    with ZipFile(path) as file, ZipFile(packed, "w", ZIP_STORED) as copy:
+def read_pickle(path: Path) -> Iterator[Any]:
+    """Yields the content of a file of `torch.save`, with `StoredTensor` for each tensor."""
+    with ZipFile(path) as file:
         if sum(entry.file_size for entry in file.infolist()) > path.stat().st_size:
             raise UnsafeError("it is compressed")  # torch writes no compressed files
         pickles = [name for name in file.namelist() if PurePosixPath(name).name == "data.pkl"]
@@ -96,169 +90,119 @@ def _packed_again(path: Path) -> bytes:
         if file.getinfo(pickles[0]).file_size > MAX_PICKLE:
             raise UnsafeError("its pickle is too large")
         folder = PurePosixPath(pickles[0]).parent
-        check_pickle(file.read(pickles[0]))
-        for name in dict.fromkeys(file.namelist()):
-            if PurePosixPath(name).is_relative_to(folder):
-                copy.writestr(name, file.read(name))
-    return packed.getvalue()
+        yield _Unpickler(io.BytesIO(file.read(pickles[0])), folder).load()
 
 
-def check_pickle(data: bytes) -> None:
-    """Raises UnsafeError for opcodes, calls and keys that no checkpoint needs. Runs no code."""
-    kinds = _Kinds()
-    for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
-        if number >= MAX_OPCODES:
-            raise UnsafeError("its pickle has too many parts")
-        if opcode.name in CONSTANTS:
-            kinds.stack.append(CONSTANTS[opcode.name])
-        elif opcode.name in OPCODES:
-            OPCODES[opcode.name](kinds, value)
-        else:
-            raise UnsafeError(f"its pickle has the opcode {opcode.name}")
+class _Unpickler(pickle.Unpickler):
+    """Reads a pickle that names no other function or class than `FUNCTIONS` and `TYPES`."""
+
+    def __init__(self, file: io.BytesIO, folder: PurePosixPath) -> None:
+        super().__init__(file)
+        self._folder = folder
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what a name stands for."""
+        full_name = f"{module} {name}"
+        if full_name in TYPES:
+            return TYPES[full_name]
+        if full_name not in FUNCTIONS:
+            raise UnsafeError(f"its pickle names {short(full_name)}")
+        # a new function, because a pickle may set attributes of what it names
+        return lambda *arguments: FUNCTIONS[full_name](*arguments)
+
+    def persistent_load(self, description: Any) -> tuple[str, str]:
+        """Returns the type of the numbers in a storage, and the name of its entry."""
+        _, kind, key, _, _ = description
+        return kind, str(self._folder / "data" / key)
 
 
-class _Kinds:
-    """The stack of an unpickler, with kinds of values in place of the values.
-
-    Each method is the effect of one or more opcodes.
-    """
-
-    def __init__(self) -> None:
-        self.stack: list[str] = []
-        self.marks: list[int] = []  # lengths of the stack at the opcode MARK
-        self.memo: dict[int, str] = {}
-        self.calls = 0
-
-    def start(self, _: Any) -> None:
-        """Does nothing, for the opcodes of the version and of the end."""
-
-    def integer(self, value: int) -> None:
-        """Pushes a number."""
-        self.stack.append("int" if abs(value) < MAX_KEY else "large int")
-
-    def name(self, value: str) -> None:
-        """Pushes a function or class."""
-        if value not in CALLS and value not in REBUILDS and value not in STORAGES:
-            raise UnsafeError(f"its pickle names {short(value)}")
-        self.stack.append(value)
-
-    def storage(self, _: Any) -> None:
-        """Replaces a description by the numbers in another entry of the zip file."""
-        self.stack[-1] = "storage"
-
-    def put(self, index: int) -> None:
-        """Stores the last value in the memo."""
-        self.memo[index] = self.stack[-1]
-
-    def get(self, index: int) -> None:
-        """Pushes a value from the memo."""
-        self.stack.append(self.memo[index])
-
-    def mark(self, _: Any) -> None:
-        """Marks the start of several values."""
-        self.marks.append(len(self.stack))
-
-    def take(self, start: int) -> list[str]:
-        """Removes and returns the values from an index on."""
-        values = self.stack[start:]
-        del self.stack[start:]
-        return values
-
-    def tuple_of(self, values: list[str]) -> None:
-        """Pushes a tuple of values."""
-        self.stack.append("(dict)" if values == ["dict"] else "tuple")
-
-    def set_items(self, values: list[str]) -> None:
-        """Adds alternating keys and values to the dictionary at the top of the stack."""
-        target = self.stack[-1].removeprefix(RESULT)
-        if target not in DICTIONARIES:
-            raise UnsafeError(f"its pickle sets items of a {target}")
-        for key in values[::2]:
-            if key not in KEYS:
-                raise UnsafeError(f"its pickle has a key of type {key}")
-
-    def call(self, _: Any) -> None:
-        """Replaces a function and its arguments by the result."""
-        function, arguments = self.take(-2)
-        if function not in REBUILDS and CALLS.get(function) != arguments:
-            raise UnsafeError(f"its pickle calls {function} with {arguments}")
-        self.calls += 1
-        if self.calls > MAX_CALLS:
-            raise UnsafeError("its pickle has too many parts")
-        self.stack.append(f"{RESULT}{function}")
-
-    def build(self, _: Any) -> None:
-        """Sets attributes of a value."""
-        state = self.stack.pop()
-        if (self.stack[-1], state) != (f"{RESULT}{ORDERED}", "dict"):
-            raise UnsafeError(f"its pickle changes a {self.stack[-1]}")
+def _describe_tensor(
+    storage: tuple[str, str],
+    offset: int,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+    *_: object,  # hooks and metadata, which fer-vit does not use
+) -> StoredTensor:
+    kind, entry = storage
+    return StoredTensor(kind, entry, offset, size, stride, requires_grad)
 
 
-# The methods for opcodes. All other opcodes are refused.
-OPCODES: dict[str, Callable[[_Kinds, Any], object]] = {
-    "PROTO": _Kinds.start,
-    "STOP": _Kinds.start,
-    "BININT": _Kinds.integer,
-    "BININT1": _Kinds.integer,
-    "BININT2": _Kinds.integer,
-    "LONG1": _Kinds.integer,
-    "GLOBAL": _Kinds.name,
-    "BINPERSID": _Kinds.storage,
-    "BINPUT": _Kinds.put,
-    "LONG_BINPUT": _Kinds.put,
-    "BINGET": _Kinds.get,
-    "LONG_BINGET": _Kinds.get,
-    "MARK": _Kinds.mark,
-    "TUPLE": lambda kinds, _: kinds.tuple_of(kinds.take(kinds.marks.pop())),
-    "TUPLE1": lambda kinds, _: kinds.tuple_of(kinds.take(-1)),
-    "TUPLE2": lambda kinds, _: kinds.tuple_of(kinds.take(-2)),
-    "TUPLE3": lambda kinds, _: kinds.tuple_of(kinds.take(-3)),
-    "APPEND": lambda kinds, _: kinds.take(-1),
-    "APPENDS": lambda kinds, _: kinds.take(kinds.marks.pop()),
-    "SETITEM": lambda kinds, _: kinds.set_items(kinds.take(-2)),
-    "SETITEMS": lambda kinds, _: kinds.set_items(kinds.take(kinds.marks.pop())),
-    "REDUCE": _Kinds.call,
-    "BUILD": _Kinds.build,
+def _describe_parameter(tensor: StoredTensor, requires_grad: bool, _: object) -> StoredTensor:
+    return tensor._replace(requires_grad=requires_grad, is_parameter=True)
+
+
+class Items(dict[Any, Any]):
+    """An OrderedDict without attributes, which could command a pickler."""
+
+    __slots__ = ()
+
+    def __setstate__(self, attributes: object) -> None:
+        """Ignores attributes of the dictionary, such as the versions of torch's modules."""
+
+
+class Counts(Items):
+    """A Counter."""
+
+    __slots__ = ()
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "collections OrderedDict": Items,
+    "collections Counter": Counts,
+    "torch._utils _rebuild_tensor_v2": _describe_tensor,
+    "torch._utils _rebuild_parameter": _describe_parameter,
 }
 
 
-def collect_tensors(content: Any) -> list[Tensor]:
-    """Returns the tensors in nested lists and dictionaries, each once.
+DICTIONARIES: dict[type, type] = {dict: dict, Items: OrderedDict, Counts: Counter}
 
-    Raises:
-        UnsafeError: The nesting is too deep, there are too many parts when repeated lists are
-            counted at each use, or a tensor is not plain numbers in memory (sparse, quantised,
-            nested, or not on the CPU).
-    """
-    counts: dict[int, int] = {}  # the number of parts by the identity of a list or dictionary
-    tensors: dict[int, Tensor] = {}
 
-    def visit(value: Any, depth: int) -> int:  # returns the number of parts
-        if isinstance(value, Tensor):
-            is_plain = value.layout == torch.strided and not value.is_nested
-            if not is_plain or value.is_quantized or value.device.type != "cpu":
-                raise UnsafeError("it has tensors that are not plain numbers")
-            tensors[id(value)] = value
-            return 1
-        if not isinstance(value, dict | list | tuple):
-            return 1
-        if id(value) not in counts:
-            if depth > MAX_NESTING:
-                raise UnsafeError("its lists are nested too deeply")
-            counts[id(value)] = 1 + sum(visit(part, depth + 1) for part in _parts(value))
-        if counts[id(value)] > MAX_PARTS:
+class _Builder:
+    """Builds the content of a checkpoint from what `read_pickle` yields."""
+
+    def __init__(self, file: ZipFile, max_bytes: int) -> None:
+        self._file = file
+        self._bytes_left = max_bytes  # bytes of further tensors
+        self._parts_left = MAX_PARTS
+        self._tensors_left = MAX_TENSORS
+        self._storages: dict[str, bytearray] = {}
+
+    def build(self, value: Any, depth: int = 0) -> Any:
+        """Returns a copy of a value with its tensors."""
+        self._parts_left -= 1
+        if self._parts_left < 0:
             raise UnsafeError("its lists have too many parts")
-        return counts[id(value)]
+        if depth > MAX_NESTING:
+            raise UnsafeError("its lists are nested too deeply")
+        if isinstance(value, StoredTensor):
+            return self._build_tensor(value)
+        if type(value) in DICTIONARIES:
+            built = DICTIONARIES[type(value)]()
+            for key, part in value.items():
+                built[key] = self.build(part, depth + 1)
+            return built
+        if type(value) in (list, tuple):
+            return type(value)(self.build(part, depth + 1) for part in value)
+        if not isinstance(value, str | int | float | None):
+            raise UnsafeError(f"it has a value of type {type(value).__name__}")
+        return value
 
-    visit(content, 0)
-    return list(tensors.values())
+    def _build_tensor(self, stored: StoredTensor) -> "Tensor":
+        import torch
 
-
-def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[Any]:
-    """Returns the values in a list, or the values and attributes of a dictionary."""
-    if not isinstance(value, dict):
-        return list(value)
-    parts = list(value.values())
-    if hasattr(value, "__dict__"):  # an OrderedDict may have attributes
-        parts += vars(value).values()
-    return parts
+        if stored.kind not in TYPES.values():
+            raise UnsafeError("it has tensors that are not plain numbers")
+        kind = getattr(torch, stored.kind)
+        self._bytes_left -= math.prod(stored.size) * kind.itemsize
+        self._tensors_left -= 1
+        if self._bytes_left < 0 or self._tensors_left < 0:
+            raise UnsafeError("it claims more weights than it contains")
+        if stored.entry not in self._storages:
+            self._storages[stored.entry] = bytearray(self._file.read(stored.entry))
+        data = self._storages[stored.entry]
+        numbers = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
+        tensor = numbers.as_strided(stored.size, stored.stride, stored.offset)
+        if stored.is_parameter:
+            return torch.nn.Parameter(tensor, stored.requires_grad)
+        return tensor.requires_grad_(stored.requires_grad)
