@@ -93,7 +93,7 @@ def read_pickle(path: Path) -> Iterator[Any]:
         yield _Unpickler(io.BytesIO(file.read(pickles[0])), folder).load()
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):  # noqa: S301 - `find_class` refuses other names
     """Reads a pickle that names no other function or class than `FUNCTIONS` and `TYPES`."""
 
     def __init__(self, file: io.BytesIO, folder: PurePosixPath) -> None:
