@@ -16,7 +16,7 @@ from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
 from fer_vit.sources import archive, duplicates
-from fer_vit.tables import layout, workbook
+from fer_vit.tables import layout, read
 from fer_vit.visualization import writer
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +71,9 @@ QUOTES = {
     "docs/reference/tables.md": [
         f"{layout.MAX_COLUMNS:,} columns and {layout.MAX_CELLS // MEGA} million cells",
         f"{join.MAX_NAME_LENGTH} characters",
-        f"{workbook.MAX_BYTES >> 30} GB when unpacked",
+        f"may take {read.BASE_MEMORY // MEGA} MB of memory",
+        {8: "eight times the size of the file"}[read.MEMORY_PER_BYTE],
+        f"a second for each {read.BYTES_PER_SECOND // 1000} kB",
     ],
     "docs/how-to/predict.md": [
         f"a sheet ends after {table.MAX_SHEET_ROWS:,} rows",

@@ -131,9 +131,8 @@ def _read_affect(path: Path) -> float | None:
 
 def _read_number(path: Path, expected: str) -> float:
     try:
-        with path.open("rb") as file:
-            value = np.lib.format.read_array(file, allow_pickle=False).item()
-        return float(value)
+        # mapped, so that a shape beyond the end of the file takes no memory
+        return float(np.lib.format.open_memmap(path, mode="r").item())
     except ValueError as error:
         raise _wrong(path, expected, error) from error
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.splits import hold_out
-from fer_vit.sources.text_tables import read_text_table
+from fer_vit.sources.text_tables import MAX_LINE, read_text_table
 
 LABELS = ("surprise", "fear", "disgust", "happiness", "sadness", "anger", "neutral")
 LABEL_CODES = {str(number): name for number, name in enumerate(LABELS, 1)}
@@ -71,7 +71,9 @@ def _read_attributes(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
     lines = []  # the number and the text of each line that is not blank
-    for line, text in enumerate(file.read_text("utf-8", errors="replace").splitlines(), 1):
+    with file.open(encoding="utf-8", errors="replace") as opened:
+        content = opened.read(MAX_LINE)
+    for line, text in enumerate(content.splitlines(), 1):
         if text.strip():
             lines.append((line, text.strip()))
     if len(lines) < len(ATTRIBUTE_VALUES):

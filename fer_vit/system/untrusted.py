@@ -87,8 +87,9 @@ def parse_apart(
     timer.start()
     is_kept = False
     try:
+        request = (os.getcwd(), memory, seconds, function, arguments)
         with suppress(OSError):  # the child has died: `load` raises EOFError
-            pickle.dump((function, arguments, memory, seconds), child.stdin)
+            pickle.dump(request, child.stdin)
             child.stdin.flush()
         while True:
             try:
@@ -138,9 +139,11 @@ def serve() -> None:
     is_kept = True
     while is_kept:
         try:  # imports the module of the function
-            function, arguments, memory, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301
+            request = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by `parse_apart`
         except EOFError:
             return
+        folder, memory, seconds, function, arguments = request
+        os.chdir(folder)
         if hasattr(signal, "alarm"):
             signal.alarm(math.ceil(seconds) + 1)  # if the other process has been killed
         before = allocated_bytes()

@@ -18,13 +18,21 @@ import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, known_names, short, suggest
 from fer_vit.report.table import read_facts
-from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text
+from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
+from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
 from fer_vit.tables.layout import check_regular, check_table_size, trim_names
 from fer_vit.tables.source import Source
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
-from fer_vit.wording import format_counts
+from fer_vit.wording import format_counts, list_names
+
+# Limits of the process that reads a table: bytes of memory, and seconds. Both grow with the file: a
+# workbook of 100 MB takes minutes.
+BASE_MEMORY = 500 * MEGA
+MEMORY_PER_BYTE = 8
+BASE_SECONDS = 120
+BYTES_PER_SECOND = 50_000
 
 
 @dataclass(frozen=True)
@@ -106,8 +114,7 @@ def read_table(*paths: Path) -> Table:
     """
     first = paths[0]
     check_regular(first)
-    read = READERS.get(first.suffix.lower())  # all files have one suffix
-    if read is None:
+    if first.suffix.lower() not in READERS:  # all files have one suffix
         raise TableError(
             f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
         )
@@ -117,7 +124,8 @@ def read_table(*paths: Path) -> Table:
     for path in paths:
         check_regular(path)
         with reading(path):
-            cells, assumed_here = read(path)
+            cells, assumed_here = _read_file(path)
+            cells.validate(full=True)
             cells = trim_names(path, cells)
         parts.append(cells)
         num_rows[path] = cells.num_rows
@@ -128,6 +136,30 @@ def read_table(*paths: Path) -> Table:
         # "permissive": a column that a file lacks becomes null, and types may widen
         joined = pa.concat_tables(parts, promote_options="permissive")
     return Table(Source(first.parent, num_rows), joined, tuple(assumed))
+
+
+def _read_file(path: Path) -> tuple[pa.Table, list[str]]:
+    """Reads a table in another process, where its size is limited.
+
+    Text is read here: it takes only a few times the size of its file.
+    """
+    if READERS[path.suffix.lower()] is read_text:
+        return read_text(path)
+    size = path.stat().st_size
+    memory = BASE_MEMORY + MEMORY_PER_BYTE * size
+    seconds = BASE_SECONDS + size // BYTES_PER_SECOND
+    try:
+        (table,) = parse_apart(parse_table, path, memory=memory, seconds=seconds)
+    except TooHeavyError as error:
+        raise TableError(
+            f"Expected a table in {path}, but {error}. Remove columns, or split the table."
+        ) from error
+    return table
+
+
+def parse_table(path: Path) -> Iterator[tuple[pa.Table, list[str]]]:
+    """Yields what the reader of a table returns; see `READERS`."""
+    yield READERS[path.suffix.lower()](path)
 
 
 @contextmanager
@@ -141,6 +173,7 @@ def reading(path: Path) -> Iterator[None]:
         KeyError,
         TypeError,
         ValueError,
+        OverflowError,
         RecursionError,
         csv.Error,
         zipfile.BadZipFile,
@@ -152,19 +185,41 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
-    """Reads a Parquet file; there are no assumptions, so the list is empty.
+    """Reads the columns of a Parquet file that have one number, text, date or boolean in each cell.
 
     Text columns are read as dictionaries: equal cells share one text in memory.
     """
     with pq.ParquetFile(path) as file:
-        check_table_size(path, file.metadata.num_rows, file.metadata.num_columns)
+        num_rows = file.metadata.num_rows
         schema = file.schema_arrow
-    texts = [column.name for column in schema if is_text(column.type)]
-    with pq.ParquetFile(path, read_dictionary=texts) as file:
-        cells = file.read()
+    plain = [column for column in schema if _is_plain(column.type)]
+    check_table_size(path, num_rows, len(plain))
+    texts = [column.name for column in plain if is_text(column.type)]
     # pandas stores the index of its rows as a column
-    indices = [name for name in cells.column_names if re.fullmatch(r"__index_level_\d+__", name)]
-    return cells.drop_columns(indices), []
+    names = [
+        column.name for column in plain if not re.fullmatch(r"__index_level_\d+__", column.name)
+    ]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:
+        cells = file.read(names, use_threads=False)
+    assumed = []
+    other = [f"`{column.name}`" for column in schema if not _is_plain(column.type)]
+    if other:
+        assumed.append(
+            f"without the columns {list_names(other)}, which have several values or bytes in a cell"
+        )
+    for index, column in enumerate(cells.schema):
+        if pa.types.is_temporal(column.type):  # Python has fewer dates than Arrow
+            cells = cells.set_column(index, column.name, text_column(cells[index]))
+    return cells, assumed
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Returns whether a cell of a type is one number, text, date or boolean, or missing."""
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if is_text(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind):
+        return True
+    return bool(pa.types.is_primitive(kind))
 
 
 # The readers of tables by lower-case suffix. A reader returns the cells and its assumptions.

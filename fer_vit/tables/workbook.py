@@ -22,8 +22,6 @@ from fer_vit.tables.cells import (
 )
 from fer_vit.tables.layout import check_header_is_first, check_table_size
 
-MAX_BYTES = 2 << 30  # most bytes of an unpacked workbook
-
 
 def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads the first sheet of a workbook row by row, without blank rows; see `READERS`."""
@@ -32,19 +30,11 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     except ImportError as error:
         raise TableError(f"{path}: {NO_EXCEL}") from error
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except zipfile.BadZipFile as error:
         raise TableError(
             f"{path} is no workbook, or has a password. Save it without one, or as .csv."
         ) from error
-    if size > MAX_BYTES:
-        raise TableError(
-            f"{path} has {size:,} bytes when unpacked, and the limit is {MAX_BYTES:,}. "
-            "Save it as .csv or .parquet."
-        )
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # openpyxl raises many types for broken files
         raise TableError(f"{path} is no workbook that can be read. Save it as .csv.") from error
     with closing(book):

@@ -3,6 +3,7 @@ which are drawn as distributed.
 """
 
 from collections import Counter
+import io
 from pathlib import Path
 
 import numpy as np
@@ -77,8 +78,20 @@ def test_affectnet_images_and_annotations_without_the_other_are_counted(tmp_path
     assert reading.dropped == {"image missing": 1, "annotation missing": 1}
 
 
+def claimed_array(numbers: int) -> bytes:
+    """An array of which only the header is there."""
+    header = {"descr": "<f8", "fortran_order": False, "shape": (numbers,)}
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
-    "label", ["8", "happy", [1, 2], np.nan, b"not an array", b"\x93NUMPY\x01\x00"]
+    "label",
+    [
+        *("8", "happy", [1, 2], np.nan, b"not an array", b"\x93NUMPY\x01\x00"),
+        claimed_array(10**12),
+    ],
 )
 def test_affectnet_wrong_annotation(tmp_path: Path, label: object) -> None:
     draw_affectnet(tmp_path / "val_set", ["0", "0"])

@@ -24,3 +24,23 @@ def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
             list(read_text_table(path, ("file", "Age")))
+
+
+def test_lines_are_limited(tmp_path: Path) -> None:
+    path = tmp_path / "fer2013.csv"
+    pixels = " ".join(["255"] * 48 * 48)  # the longest line of FER2013
+    path.write_text(f"emotion,pixels\n0,{pixels}\n")
+    ((_, cells),) = read_text_table(path, ("emotion", "pixels"))
+    assert cells["pixels"] == pixels
+    path.write_text("emotion,pixels\n0,1\n" + " " * 1_000_000)
+    with pytest.raises(FerVitError, match="line 3: expected fewer than 1,000,000 characters"):
+        list(read_text_table(path, ("emotion", "pixels")))
+
+
+def test_the_number_of_lines_is_limited(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" * 600_000)  # AffectNet has 540,000
+    assert sum(1 for _ in read_text_table(path, ("a", "b"))) == 599_999
+    path.write_text("\n" * 2_000_001)
+    with pytest.raises(FerVitError, match="line 2000001: expected at most 2,000,000 lines"):
+        list(read_text_table(path, ("a", "b"), header=False))
