@@ -2,8 +2,8 @@
 which are drawn as distributed.
 """
 
-from collections import Counter
 import io
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
