@@ -167,6 +167,18 @@ def start_worker(_worker: int = 0) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_exit_with_parent, daemon=True).start()
     one_thread()
+    _Role.is_worker = True
+
+
+class _Role:
+    """Whether this process is a worker."""
+
+    is_worker = False
+
+
+def is_worker() -> bool:
+    """Returns whether `start_worker` has prepared this process."""
+    return _Role.is_worker
 
 
 def _exit_on_parent_signal() -> None:

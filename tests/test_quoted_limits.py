@@ -60,6 +60,7 @@ QUOTES = {
         f"{megapixels('.tiff')} for TIFF, {megapixels('.avif')} for AVIF",
         f"more than {image.MAX_SCANS} scans (10 are usual) or {headers.MAX_SEGMENTS:,} segments",
         f"more than {image.MAX_TEXTS} compressed texts",
+        f"decoding takes at most {image.MAX_MEMORY // MEGA // 1000} GB",
         f"at most {archive.MAX_LIST // MEGA} MB, about half a million photos",
         f"after {guard.CLIENT_TIMEOUT:.0f} to {2 * guard.CLIENT_TIMEOUT:.0f} s without",
     ],

@@ -10,7 +10,7 @@ import io
 import math
 import os
 import re
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from fer_vit.face.headers import (
     is_clip,
 )
 from fer_vit.geometry import Image
-from fer_vit.processes import ThreadLock
+from fer_vit.processes import ThreadLock, is_worker
+from fer_vit.system.untrusted import memory_limit
 
 # OpenCV's flags that divide width and height by 1, 2, 4 or 8. The constants of cv2 cannot be used,
 # because they include grey or BGR.
@@ -47,6 +48,11 @@ ORIENTATION = Base.Orientation
 # Steps of rows and columns for the EXIF orientations 1 to 4; -1: in reverse order.
 FLIPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
 MAX_FILE_BYTES = 256 * MEGA  # most bytes of an encoded image
+
+# Most bytes of memory that decoding takes in a worker process. A JPEG of 201 megapixels takes 1.2
+# GB.
+MAX_MEMORY = 2_000 * MEGA
+
 # Most scans of a JPEG. A scan can have 300 bytes, but takes time for all pixels; ten are usual.
 MAX_SCANS = 100
 MAX_TEXTS = 100  # most compressed texts of a PNG; each text takes up to 46 ms
@@ -117,8 +123,17 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 
     Other modes become 8-bit RGB; an animation gives the first frame. `reduction` (1, 2, 4 or 8)
     divides width and height; a reduced JPEG is decoded in a third of the time or less. Raises
-    ImageError as `check_cost`, and for an image that cannot be decoded.
+    ImageError as `check_cost`, and for an image that cannot be decoded. In a worker process,
+    decoding may take `MAX_MEMORY` (Linux).
     """
+    with memory_limit(MAX_MEMORY) if is_worker() else nullcontext():
+        try:
+            return _decode(data, reduction)
+        except MemoryError as error:
+            raise ImageError(CRASHED) from error
+
+
+def _decode(data: bytes, reduction: int) -> Image:
     check_cost(data)
     flags = cv2.IMREAD_COLOR_RGB | REDUCED[reduction]
     orientation = 1
@@ -138,8 +153,12 @@ def decode_image(data: bytes, reduction: int = 1) -> Image:
 def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
     """Decodes an encoded image with flags of OpenCV; raises ImageError if that fails."""
     image = None
-    with QUIET_OPENCV, suppress(cv2.error):
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    with QUIET_OPENCV:
+        try:
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        except cv2.error as error:
+            if error.code == cv2.Error.StsNoMem:
+                raise MemoryError from error
     if image is None:
         raise ImageError(UNREADABLE)
     return image
@@ -200,14 +219,11 @@ def check_cost(data: bytes) -> None:
     image_format = find_image_format(data)
     if image_format is None:
         raise ImageError(_reason_unread(data))
-    size = image_size(data)
+    scans = count_scans(data)
+    size = image_format.read_size(data)
     if size is None:
         raise ImageError(UNREADABLE)
-    max_pixels = image_format.max_pixels
-    if image_format.is_heavy(data):
-        max_pixels = image_format.max_heavy_pixels
-    check_size(size, max_pixels)
-    scans = count_scans(data)
+    check_size(size, image_format.max_pixels)
     if scans > MAX_SCANS:
         raise ImageError(f"too many scans of a JPEG: {scans:,}, the limit is {MAX_SCANS}")
     if data.startswith(b"\x89PNG"):

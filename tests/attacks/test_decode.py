@@ -4,8 +4,10 @@ from /proc (Linux).
 
 import multiprocessing
 import re
+import struct
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,10 +17,11 @@ import pytest
 from PIL import Image
 
 from fer_vit.face.headers import MAX_PIXELS
-from fer_vit.face.image import ImageError, decode_image
+from fer_vit.face.image import CRASHED, UNREADABLE, ImageError, decode_image
 from fer_vit.predict.annotate import annotate_video
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.processes import work_in_processes
 from tests.helpers.hostile import jpeg_bomb, saved
 
 pytestmark = [
@@ -57,11 +60,34 @@ def growth(work: Callable[[], object]) -> int:
     return grown
 
 
+def animated_png(width: int, height: int, depth: int) -> bytes:
+    """Two transparent frames of zeros."""
+    rows = zlib.compress(bytes(height * (1 + 4 * width * depth // 8)), 1)
+    control = [struct.pack(">IIIIIHHBB", n, width, height, 0, 0, 1, 10, 0, 0) for n in (0, 1)]
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, 6, 0, 0, 0)),
+        (b"tEXt", b"Comment\0IDAT"),
+        (b"acTL", struct.pack(">II", 2, 0)),
+        (b"fcTL", control[0]),
+        (b"IDAT", rows),
+        (b"fcTL", control[1]),
+        (b"fdAT", struct.pack(">I", 2) + rows),
+        (b"IEND", b""),
+    ]
+    data = b"\x89PNG\r\n\x1a\n"
+    for kind, content in chunks:
+        check = zlib.crc32(kind + content)
+        data += struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+    return data
+
+
 SIDE = 14_188  # 201 megapixels
 IMAGES: dict[str, Callable[[], bytes]] = {
     "JPEG": partial(jpeg_bomb, SIDE),
     "progressive JPEG": partial(jpeg_bomb, 10_392, progressive=True, subsampling=0),
-    "too large progressive JPEG": partial(jpeg_bomb, SIDE, progressive=True, subsampling=0),
+    "animated PNG": partial(animated_png, 6000, 4000, 8),
+    "lossy WebP": lambda: saved(Image.new("RGB", (8000, 6000)), "WEBP", method=0),
+    "RGB PNG": lambda: saved(Image.new("RGB", (8000, 8000)), "PNG"),
     "PNG": lambda: saved(Image.new("1", (SIDE, SIDE)), "PNG"),
     "BMP": lambda: saved(Image.new("L", (SIDE, SIDE)), "BMP"),
     "WebP": lambda: saved(Image.new("RGB", (12_247, 12_247)), "WEBP", lossless=True, method=0),
@@ -74,16 +100,45 @@ IMAGES: dict[str, Callable[[], bytes]] = {
 }
 
 
+def avif_that_claims_less() -> bytes:
+    """90 megapixels whose boxes say 64 x 64."""
+    image = Image.new("RGBA", (10_000, 9000))
+    data = saved(image, "AVIF", speed=10, quality=1, subsampling="4:4:4")
+    return re.sub(rb"(?<=ispe.{4}).{8}", struct.pack(">II", 64, 64), data, flags=re.DOTALL)
+
+
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "animated PNG": partial(animated_png, 11_000, 9_080, 16),
+    "AVIF": avif_that_claims_less,
+}
+"""Images within the limits of pixels that would take 2.6 and 2.5 GB."""
+
+
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_within_the_limits_takes_1_2_gb(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_honest_image_takes_1_2_gb(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     data = IMAGES[name]()
     grown = growth(partial(decode_image, data))
     print(f"{name}: {grown / MEGABYTES:,.0f} MB")
     assert grown < 1200 * MEGABYTES
     assert SIDE**2 <= MAX_PIXELS
+    ((_, outcome),) = work_in_processes(decoded, [data], 1)
+    assert outcome == "decoded"
+
+
+def decoded(data: bytes) -> Iterator[str]:
+    """Yields the outcome of decoding."""
+    try:
+        decode_image(data)
+        yield "decoded"
+    except ImageError as error:
+        yield str(error)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_image_that_takes_too_much_has_a_status(name: str) -> None:
+    ((_, outcome),) = work_in_processes(decoded, [HOSTILE[name]()], 1)
+    assert outcome in (CRASHED, UNREADABLE)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 import io
 import random
 import struct
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import Mock
@@ -29,7 +31,6 @@ from tests.helpers.hostile import (
     BOMBS,
     FORMATS,
     bomb,
-    jpeg_bomb,
     many_scans,
     picture,
     tiff_bomb,
@@ -182,21 +183,9 @@ def test_sizes_in_other_places(kind: str, how: dict[str, object]) -> None:
 
 
 def test_sizes_in_rare_headers() -> None:
-    # two widths, in the other byte order
-    entries = (
-        (256, 3, 1, 70 << 16),
-        (256, 4, 1, 900),
-        (257, 4, 1, 50),
-    )
-    tiff = (
-        b"MM\0\x2a"
-        + struct.pack(">IH", 8, 3)
-        + b"".join(struct.pack(">HHII", *entry) for entry in entries)
-    )
-    assert image_size(tiff) == (900, 50)
-    old = b"BM" + bytes(12) + struct.pack("<IHH", 12, 70, 50)
-    top = b"BM" + bytes(12) + struct.pack("<Iii", 40, 70, -50)
-    assert image_size(old) == image_size(top) == (70, 50)
+    top = bytearray(encoded(PLAIN, "BMP"))
+    top[22:26] = struct.pack("<i", -50)  # rows from top to bottom
+    assert image_size(bytes(top)) == (70, 50)
     data = encoded(PLAIN, "JPEG")
     data = data[:20] + b"garbage\xff\0\xff\xd0" + b"\xff" * 9 + data[20:]
     assert image_size(data) == (70, 50)
@@ -277,13 +266,15 @@ def test_other_formats_and_short_files_reach_no_decoder(
 def test_a_bomb_is_an_image_error(name: str) -> None:
     assert len(bomb(name)) < 100_000
     words = (
-        "too many scans .*1,000"
+        "too many scans .*1,000, the limit is "
         if name == "scans"
-        else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels"
+        else r"too large: \d\d,\d\d\d x \d\d,\d\d\d pixels, the limit is "
     )
+    if name == "webp":  # it ends after its header
+        words = reader.UNREADABLE
     # Reduced, these two pass OpenCV's own limit
     reduction = 8 if name in ("jpeg", "progressive") else 1
-    with pytest.raises(ImageError, match=f"^{words}, the limit is "):
+    with pytest.raises(ImageError, match=f"^{words}"):
         decode_image(bomb(name), reduction)
 
 
@@ -291,39 +282,20 @@ def test_the_largest_photos_of_phones_pass() -> None:
     assert headers.MAX_PIXELS >= 16_384 * 12_288
     assert decode_image(tiff_bomb(300)).shape == (300, 300, 3)
     with pytest.raises(ImageError, match=r"16,385 x 12,288 .*201 megapixels$"):
-        decode_image(b"BM" + bytes(12) + struct.pack("<Iii", 40, 16_385, 12_288))
+        decode_image(
+            with_sides(encoded(PLAIN, "BMP"), b"BM", 18, struct.pack("<ii", 16_385, 12_288))
+        )
 
 
-def claimed(name: str) -> bytes:
-    """A small file that claims 15,000 x 14,000 pixels,
-    and takes more memory for each than others of its format.
-    """
-    side = struct.pack(">HH", 14_000, 15_000)
-    if name == "progressive JPEG":
-        return with_sides(jpeg_bomb(16, progressive=True, subsampling=0), b"\xff\xc2", 5, side)
-    if name == "JPEG of several scans":
-        data = with_sides(encoded(Image.new("RGB", (16, 16)), "JPEG"), b"\xff\xc0", 5, side)
-        scan = data.index(b"\xff\xda")
-        return data[:scan] + b"\xff\xda\0\x08\x01\x01\0\0\x3f\0" + data[scan + 14 :]
-    if name == "animated PNG":
-        more = {"save_all": True, "append_images": [Image.new("RGB", (16, 16), "red")]}
-        return with_sides(
-            encoded(Image.new("RGB", (16, 16)), "PNG", **more),
-            b"IHDR",
-            4,
-            struct.pack(">II", 15_000, 14_000),
-        )
-    if name == "lossless WebP":
-        bits = struct.pack("<I", 14_999 | 13_999 << 14)
-        return with_sides(
-            encoded(Image.new("RGB", (16, 16)), "WEBP", lossless=True), b"VP8L", 9, bits
-        )
-    if name == "lossy WebP":
-        sides = struct.pack("<HH", 15_000, 14_000)
-        return with_sides(encoded(Image.new("RGB", (16, 16)), "WEBP"), b"VP8 ", 14, sides)
-    mode = "RGBA" if name == "transparent AVIF" else "RGB"
-    sides = struct.pack(">II", 15_000, 14_000)
-    return with_sides(encoded(Image.new(mode, (16, 16)), "AVIF"), b"ispe", 8, sides)
+def claimed(kind: str) -> bytes:
+    """A small file that claims 15,000 x 14,000 pixels."""
+    if kind == "JPEG":
+        place = (b"\xff\xc0", 5, struct.pack(">HH", 14_000, 15_000))
+    elif kind == "PNG":
+        place = (b"IHDR", 4, struct.pack(">II", 15_000, 14_000))
+    else:
+        place = (b"ispe", 8, struct.pack(">II", 15_000, 14_000))
+    return with_sides(encoded(Image.new("RGB", (16, 16)), kind), *place)
 
 
 def with_sides(data: bytes, mark: bytes, offset: int, sides: bytes) -> bytes:
@@ -331,21 +303,10 @@ def with_sides(data: bytes, mark: bytes, offset: int, sides: bytes) -> bytes:
     return data[:at] + sides + data[at + len(sides) :]
 
 
-@pytest.mark.parametrize(
-    ("name", "most"),
-    [
-        ("progressive JPEG", 108),
-        ("JPEG of several scans", 108),
-        ("animated PNG", 100),
-        ("lossless WebP", 150),
-        ("lossy WebP", 150),
-        ("AVIF", 50),
-        ("transparent AVIF", 26),
-    ],
-)
-def test_each_format_has_the_limit_of_its_decoder(name: str, most: int) -> None:
+@pytest.mark.parametrize(("kind", "most"), [("JPEG", 201), ("PNG", 201), ("AVIF", 50)])
+def test_each_format_has_the_limit_of_its_decoder(kind: str, most: int) -> None:
     with pytest.raises(ImageError, match=rf"^too large: 15,000 x 14,000 .* {most} megapixels$"):
-        decode_image(claimed(name))
+        decode_image(claimed(kind))
 
 
 def test_an_animated_avif_has_the_size_of_its_track() -> None:
@@ -367,10 +328,21 @@ def test_headers_of_many_parts_are_refused() -> None:
     text = struct.pack(">I", 4) + b"zTXta\0\0x" + bytes(4)
     with pytest.raises(ImageError, match="texts"):
         decode_image(png[:33] + text * 1000 + png[33:])
-    boxes = struct.pack(">I", 8) + b"free"
-    avif = encoded(PLAIN, "AVIF")
-    start = int.from_bytes(avif[:4], "big")
-    assert image_size(avif[:start] + boxes * 10_000 + avif[start:]) is None
+
+
+def test_damaged_entries_of_a_header_print_nothing(tmp_path: Path) -> None:
+    number = 5000
+    size = 12 * number
+    entries = [struct.pack("<HHII", 1000 + tag, 1, size, 8) for tag in range(number)]
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, number) + b"".join(entries) + bytes(4)
+    data = encoded(PLAIN, "JPEG", exif=exif)
+    (tmp_path / "a.jpg").write_bytes(data)
+    code = (
+        "import sys; from fer_vit.face.image import *; print(read_image(Path(sys.argv[1])).shape)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "a.jpg")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert (run.stdout, run.stderr) == ("(50, 70, 3)\n", "")
 
 
 def test_count_scans_counts_those_of_the_photo_alone() -> None:
