@@ -2,7 +2,8 @@
 
 A manifest may have columns of floats with the targets of further heads, such as `move_jawOpen`,
 `yaw` or `valence`. The metadata names these columns (`outputs`), and null is an unknown target.
-More columns may follow, of strings or null, for example age, gender and race in FairFace.
+More columns may follow, with a text, number or boolean in each row, or null: for example age,
+gender and race in FairFace.
 
 `image` has the layout of an Image in Hugging Face `datasets`, and the metadata `huggingface` says
 so. The metadata `fer_vit` names the labels in order, the landmark scheme and the version of
@@ -149,6 +150,13 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
                 f"{column}: expected type {expected.type}, but got {dtype}. {PREPARE_AGAIN}"
             )
 
+    for column in table.schema:
+        if column.name not in SCHEMA.names and not _has_plain_cells(column.type):
+            raise FerVitError(
+                f"{location}, column `{short(column.name)}`: expected a text, number or boolean in "
+                f"each row, but got {short(column.type)}. Remove the column."
+            )
+
     labels = read_labels(location, table)
     check_target_columns(location, table)
 
@@ -166,12 +174,23 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
     return labels
 
 
+def _has_plain_cells(kind: pa.DataType) -> bool:
+    """Returns whether a column may describe faces: a text, number or boolean in each row."""
+    if pa.types.is_dictionary(kind):
+        return _has_plain_cells(kind.value_type)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(is_text or is_number or pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
 def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
     """Returns the labels of a manifest in order; raises FerVitError for wrong metadata."""
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
         labels = tuple(meta["labels"])
         scheme = tuple(meta["landmarks"])
+        if not isinstance(meta["labels"], list):
+            raise TypeError
     except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or invalid. {PREPARE_AGAIN}"

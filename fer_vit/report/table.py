@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -371,8 +372,15 @@ def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
 
 # A formula begins with = + - or @, also as fullwidth or small form in Unicode.
 FORMULA_STARTS = re.escape("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-CELL_ENDS = r";,|\t\r\n"  # characters that a program may read as the end of a cell
-SKIPPED = "[ \"']*"  # characters that may precede a formula
+CELL_ENDS = ";,|\t\r\n"  # characters that a program may read as the end of a cell
+# Characters that a program may skip before a formula: quotes, and characters without a shape
+# (spaces, control and format characters), except those at which cells end.
+_SHAPELESS = [
+    character
+    for character in map(chr, (*range(0x3001), 0xFEFF, *range(0xFFF9, 0xFFFC)))
+    if unicodedata.category(character) in ("Zs", "Zl", "Zp", "Cc", "Cf")
+]
+SKIPPED = f"[\"'{re.escape(''.join({*_SHAPELESS} - {*CELL_ENDS}))}]*"
 FORMULA = re.compile(
     rf"^(?={SKIPPED}[{FORMULA_STARTS}\t\r\n])|[{CELL_ENDS}](?={SKIPPED}[{FORMULA_STARTS}])"
 )

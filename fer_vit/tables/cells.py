@@ -384,6 +384,13 @@ def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(map(csv_value, cells.to_pylist()), pa.string())])
 
 
+def count_changed(before: pa.ChunkedArray, after: pa.ChunkedArray) -> int:
+    """Returns how many cells of a column of text are unequal."""
+    if before is after:
+        return 0
+    return int(pc.sum(pc.not_equal(before, after)).as_py() or 0)
+
+
 def typed_cells(cells: Sequence[Any]) -> pa.Array:
     """Returns cells as numbers or as booleans if all cells are, else as text."""
     kinds = {type(cell) for cell in cells if cell is not None}

@@ -17,9 +17,11 @@ import pyarrow.csv as pa_csv
 
 from fer_vit.errors import TableError
 from fer_vit.report.table import csv_value
-from fer_vit.tables.cells import SPACES, unescape_column
+from fer_vit.tables.cells import SPACES, count_changed, unescape_column
 from fer_vit.tables.layout import PATH, check_header_is_first, check_table_size, trim_name
+from fer_vit.wording import counted
 
+OWN_COLUMN = "fer_vit_version"  # a column of each table that `predict` writes
 SNIFFED_CHARACTERS = 1 << 18  # characters that are read to find the separator
 ENCODINGS = {"utf-16": "UTF-16", "cp1252": "Windows-1252"}  # names of encodings other than UTF-8
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -62,12 +64,15 @@ def read_text(path: Path) -> tuple[pa.Table, list[str]]:
     cells = _without_blank_rows(cells.slice(1))  # without the header
     columns = [unescape_column(column) for column in cells.columns]
     names = [csv_value(name) for name in header]
+    changed = sum(map(count_changed, cells.columns, columns))
 
     assumed = []
     if encoding != "utf-8-sig":
         assumed.append(f"read as {ENCODINGS[encoding]}")
     if separator != ",":
         assumed.append(f"separated by {SEPARATORS[separator]}")
+    if changed and OWN_COLUMN not in names:  # a table that `predict` did not write
+        assumed.append(f"without the apostrophe before a formula in {counted(changed, 'cell')}")
     unnamed = sum(not name.strip(SPACES) for name in header)
     if unnamed:
         assumed.append(f"without {unnamed} of {len(header)} columns, which have no name")

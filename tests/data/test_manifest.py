@@ -321,9 +321,34 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cells", "reads"),
+    [
+        (pa.array(["x"] * 4), True),
+        (pa.array([30, None, 40, 50], pa.int8()), True),
+        (pa.array([0.5] * 4, pa.float64()), True),
+        (pa.array([True] * 4), True),
+        (pa.nulls(4), True),
+        (pa.array(["x"] * 4).dictionary_encode(), True),
+        (pa.array([b"x"] * 4), False),
+        (pa.array([[1]] * 4), False),
+        (pa.array([{"a": 1}] * 4), False),
+    ],
+)
+def test_more_columns_have_plain_cells(cells: pa.Array, reads: bool, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.parquet")
+    pq.write_table(pq.read_table(path).append_column("age", cells), path)
+    if reads:
+        assert Manifest.read(path).column("age") == cells.to_pylist()
+        return
+    with pytest.raises(FerVitError, match=r"column `age`: expected a text, number or boolean"):
+        Manifest.read(path)
+
+
+@pytest.mark.parametrize(
     ("meta", "words"),
     [
         (None, "metadata `fer_vit`"),
+        (json.dumps({"labels": {"a": 1}, "landmarks": LANDMARKS}), "metadata `fer_vit`"),
         (json.dumps({"labels": ["a", "a"], "landmarks": LANDMARKS}), "labels that differ"),
         (json.dumps({"labels": ["a"], "landmarks": ["eye"]}), "expected the landmarks right_eye"),
     ],

@@ -88,6 +88,17 @@ def test_text_of_spreadsheets(text: str, expected: dict[str, list[str]], tmp_pat
     assert cells(tmp_path / "t.csv") == expected
 
 
+def test_a_table_of_others_that_changes_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,x\na,'=1\nb,'-2\nc,'quoted'\n")
+    table = read_table(tmp_path / "t.csv")
+    assert table["x"].to_pylist() == ["=1", "-2", "'quoted'"]
+    assert table.assumption_notes() == [
+        "t.csv: without the apostrophe before a formula in 2 cells."
+    ]
+    (tmp_path / "t.csv").write_text("path,fer_vit_version\n'=1.jpg,0.2.0\n")
+    assert read_table(tmp_path / "t.csv").assumption_notes() == []
+
+
 def test_a_column_without_a_name_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(",path\n1,a\n")
     (line,) = read_table(tmp_path / "t.csv").assumption_notes()
