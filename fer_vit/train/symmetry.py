@@ -24,8 +24,9 @@ from fer_vit.wording import list_names
 # Parts of the names of tensors of a region on one side, and of the region opposite it.
 OPPOSITE_SIDES = {".right_": ".left_", ".left_": ".right_"}
 
-# Largest `asymmetry` of a network that can be symmetric; rounding causes up to 3e-6.
-TOLERANCE = 2e-5
+# Largest `asymmetry` of a network that can be symmetric. Rounding in float32 causes 2.3e-5, if an
+# output is small beside its terms; networks that cannot be symmetric have more than 1e-3.
+TOLERANCE = 1e-4
 
 IMAGE_CHANNELS = 3  # most input channels of a kernel that reads the image
 

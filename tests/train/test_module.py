@@ -20,7 +20,13 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.processes import derived_seed
 from fer_vit.train.averaging import EMA, moving_average
 from fer_vit.train.pretraining import MaskedPretraining
-from fer_vit.train.symmetry import Symmetry, asymmetry, make_symmetric, mirror_image
+from fer_vit.train.symmetry import (
+    TOLERANCE,
+    Symmetry,
+    asymmetry,
+    make_symmetric,
+    mirror_image,
+)
 from tests.train.test_task import NETWORK, batch, build, with_trainer
 
 
@@ -224,12 +230,12 @@ def test_a_face_and_its_mirror_image_have_the_same_logits(change: dict[str, Any]
     assert torch.allclose(logits, net.logits(*mirrored(*face)), atol=1e-5)
     assert logits.std() > 0.1
     assert asymmetry(net.config) < 5e-6
-    assert asymmetry(net.config, MIRRORED_OUTPUTS) < 2e-5
+    assert asymmetry(net.config, MIRRORED_OUTPUTS) < TOLERANCE
 
 
 def test_an_asymmetric_network_is_found_by_its_heads() -> None:
     config = network().config
-    assert asymmetry(config, {"pose": ["yaw"], "movements": ["jawOpen"]}) < 2e-5
+    assert asymmetry(config, {"pose": ["yaw"], "movements": ["jawOpen"]}) < TOLERANCE
     assert asymmetry(replace(config, region_grid=2), MIRRORED_OUTPUTS) > 1e-3
 
 
