@@ -295,11 +295,9 @@ def rest_page() -> str:
         "as an OpenAPI schema.",
         table(("request", "result"), rows),
         "## Fields of a request",
-        "`POST /api/predict` and `POST /api/report` take a form with `files`, or JSON in which "
-        "each of `files` has `name` and `data`.",
+        "`POST /api/predict` and `POST /api/report` take a form with the photos and clips as "
+        "`files`, and these fields:",
         model_table(uploads.Options),
-        "Each of `files` in JSON:",
-        model_table(uploads.EncodedFile),
         "## Tables",
         "`POST /api/predict` returns the [columns of `predict`](columns.md#faces), in the format "
         f"that the header `Accept` names: {formats}.",
@@ -308,6 +306,8 @@ def rest_page() -> str:
         "## Errors",
         f"The statuses are {', '.join(map(str, api.ERROR_STATUSES))}. The response has one field:",
         model_table(api.Problem),
+        "While too many clients are connected, the server answers with the status 503 and plain "
+        "text.",
     ]
     return "\n\n".join(lines)
 

@@ -13,7 +13,7 @@ import threading
 from argparse import Action, ArgumentError, RawDescriptionHelpFormatter, _AppendAction, _HelpAction
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -24,7 +24,6 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from fer_vit.errors import (
     FerVitError,
-    PrintableStream,
     command_line,
     describe_option,
     printable,
@@ -109,8 +108,12 @@ class LogPrinter(logging.Handler):
     """Prints what fer-vit logs to the current `sys.stdout`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a record of one or more lines; raises an error of the output."""
-        print(record.getMessage(), flush=True)
+        """Prints a record of one or more lines; raises an error of the output.
+
+        A record may contain file names, labels and metadata from untrusted files.
+        """
+        lines = record.getMessage().split("\n")
+        print("\n".join(map(printable, lines)), flush=True)
 
 
 @contextmanager
@@ -171,13 +174,12 @@ def main(args: list[str] | None = None) -> None:
     # import. With the default, training beside one busy process took four times as long. Without
     # spinning, training on an idle machine takes a sixth longer.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    open_missing_streams()
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args
     args = [word for word in args if word != "--debug"]
     try:
         with (
-            redirect_stdout(PrintableStream(sys.stdout)),
-            redirect_stderr(PrintableStream(sys.stderr)),
             exit_on_signals(),
             printed_log(),
             raised_in_threads(),
@@ -197,6 +199,16 @@ def main(args: list[str] | None = None) -> None:
     # loader alive, and the workers would print a traceback at exit.
     print(f"fer-vit: {printable(line)}", file=sys.stderr)
     sys.exit(130 if line == INTERRUPTED else 2)
+
+
+def open_missing_streams() -> None:
+    """Opens the standard streams that the caller has closed (`>&-`), for output without a reader.
+
+    Otherwise, the first file that a command opens would get the number of the stream.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - to the end
 
 
 def error_line(error: BaseException) -> str:

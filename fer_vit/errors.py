@@ -1,4 +1,4 @@
-"""Errors that users can fix, their messages, and what a terminal may receive."""
+"""Errors that users can fix, and their messages."""
 
 import logging
 import math
@@ -9,14 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, TextIO
-
-CONTROL = re.compile(  # characters that can alter other text on a terminal
-    r"(?!\x1b\[A)"  # allowed: one line up, which tqdm uses
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters, except tab and line breaks
-    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line separators and changes of text direction
-    r"\ud800-\udfff]"  # surrogates: bytes of file names that are not valid Unicode
-)
 
 
 def printable(text: str) -> str:
@@ -33,23 +25,6 @@ def printable(text: str) -> str:
         else:
             letters.append("?")
     return "".join(letters)
-
-
-class PrintableStream:
-    """A text stream that replaces control characters by `?` in everything that is printed.
-
-    Many commands and libraries print file names, labels and metadata from untrusted files.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, text: str) -> int:
-        """Writes text."""
-        return self.stream.write(CONTROL.sub("?", text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
 
 
 _in_command = ContextVar("_in_command", default=False)

@@ -1,4 +1,7 @@
-"""Atomic writes: files and folders are complete or absent, however the writing process ends.
+"""Opens inputs, and writes outputs atomically.
+
+`open_input` opens each file that a user or a data set names, and never waits for a pipe or a
+device. An output, a file or a folder, is complete or absent, however the writing process ends.
 
 Outputs are written to a hidden scratch folder beside the target, `.NAME.XXXXXXXX.part`, flushed to
 disk and renamed. Other users may write to the folder of the target, so only `open_own_folder` opens
@@ -13,10 +16,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from errno import EINVAL
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
+from stat import S_ISREG
+from typing import BinaryIO
 
 from fer_vit.errors import FerVitError, printable
 
@@ -33,8 +39,25 @@ VIEW_FILES = frozenset((".ds_store", "desktop.ini", "thumbs.db"))
 
 ATTEMPTS = 100  # attempts to make a folder whose parents other processes remove
 
+# Flags of `os.open` that not every system has. Opening a FIFO does not wait for its writer.
+INPUT_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+NOT_REGULAR = "not a regular file"
+
 AT_FDCWD = -100  # for renameat2: paths are relative to the working directory
 RENAME_EXCHANGE = 2  # for renameat2: the two paths are exchanged atomically
+
+
+def open_input(path: str | Path) -> BinaryIO:
+    """Opens a file for reading bytes, without waiting.
+
+    Raises OSError for a file that does not exist, and for a folder, a pipe or a device: reading
+    such an entry could wait forever.
+    """
+    handle = os.open(path, os.O_RDONLY | INPUT_FLAGS)
+    if not S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(EINVAL, NOT_REGULAR, str(path))
+    return os.fdopen(handle, "rb")
 
 
 @contextmanager

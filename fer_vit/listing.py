@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import open_input
 from fer_vit.wording import counted, list_counts
 
 _PHOTOS = """
@@ -96,9 +97,9 @@ GENERATOR = "fer-vit visualize"  # the content of <meta name="generator"> in a r
 def is_report(page: Path) -> bool:
     """Returns whether a file is the page of a report."""
     try:
-        with page.open("rb") as file:
+        with open_input(page) as file:
             return f'name="generator" content="{GENERATOR}"'.encode() in file.read(1000)
-    except OSError:  # there is no page, or it is a folder
+    except OSError:  # there is no page that can be read
         return False
 
 
@@ -115,9 +116,7 @@ def result_kind(folder: Path) -> str | None:
 
     Returns None for another folder, and for a folder that is not readable.
     """
-    page = folder / "index.html"
-    # `os.path.isfile`, because `Path.is_file` raises an error without permission for the folder.
-    if os.path.isfile(page) and is_report(page):
+    if is_report(folder / "index.html"):
         return MADE_BY_VISUALIZE
     with suppress(OSError):
         if any(name.startswith("events.out.tfevents.") for name in os.listdir(folder)):

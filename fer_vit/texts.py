@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.errors import FerVitError
+from fer_vit.files import open_input
 
 
 def check_permission(path: str | Path, error: BaseException) -> None:
@@ -26,9 +27,10 @@ def user_text(path: str | Path, remedy: str = "Make it readable, or name another
         FerVitError: The file cannot be read, or is not UTF-8.
     """
     try:
-        return Path(path).read_text("utf-8")
+        with open_input(path) as file:
+            return file.read().decode("utf-8")
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = error.strerror or type(error).__name__
         raise FerVitError(f"Cannot read {path} ({reason}). {remedy}") from error
     except UnicodeDecodeError as error:
         raise FerVitError(

@@ -8,6 +8,7 @@ from fer_vit.errors import short
 
 Documented = TypeVar("Documented", bound=Callable[..., object])
 MAX_COUNTS = 6  # counts that `list_counts` names
+MAX_NAME = 200  # most characters of a name that `list_names` lists; most paths are shorter
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
@@ -33,9 +34,17 @@ def list_counts(counts: Counter[str]) -> str:
 
 
 def list_names(names: Iterable[object], limit: int = 3) -> str:
-    """Returns the first `limit` names, and the number of further names."""
+    """Returns the first `limit` names, and the number of further names.
+
+    A name of more than `MAX_NAME` characters keeps its start and its end.
+    """
     texts = [escaped(str(name)) for name in names]
-    text = ", ".join(texts[:limit])
+    shown = []
+    for text in texts[:limit]:
+        if len(text) > MAX_NAME:
+            text = f"{text[: MAX_NAME // 2 - 3]}...{text[-MAX_NAME // 2 :]}"
+        shown.append(text)
+    text = ", ".join(shown)
     if len(texts) > limit:
         text += f" and {len(texts) - limit:,} more"
     return text

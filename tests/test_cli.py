@@ -1,3 +1,4 @@
+import csv
 import errno
 import inspect
 import logging
@@ -7,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import warnings
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from skimage.data import astronaut
 
 import fer_vit.cli
 from fer_vit import cli
@@ -27,6 +29,7 @@ from fer_vit.store.checkpoint import load_checkpoint
 from tests.helpers.commands import TINY, fails, main, parse
 from tests.helpers.marks import slow
 
+ROOT = Path(__file__).parents[1]
 IMPORTS = {
     "fer_vit.cli; fer_vit.cli.run_verb(['--version'])": (
         "torch lightning cv2 pyarrow timm albumentations matplotlib"
@@ -390,25 +393,38 @@ def test_names_cannot_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureF
     assert COMMANDS_TO_TERMINALS.findall("".join(lines)) == []
 
 
-def test_what_libraries_print_cannot_command_a_terminal(
+def test_log_and_errors_cannot_command_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def run(_: list[str]) -> None:
-        print(HOSTILE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            warnings.warn(HOSTILE, stacklevel=1)
-        logging.getLogger("lightning.pytorch").warning(HOSTILE)
-        sys.stderr.write("progress\x1b[A\r")
+        logging.getLogger("fer_vit").warning(f"{HOSTILE}\nsecond  line")
         raise OSError(2, "No such file", HOSTILE)
 
     monkeypatch.setattr(cli, "run_verb", run)
     with pytest.raises(SystemExit):
         cli.main([])
     printed = capsys.readouterr()
-    assert "progress\x1b[A\r" in printed.err  # what progress bars need
-    lines = (printed.out + printed.err).replace("progress\x1b[A\r", "").replace("\r", "")
-    assert COMMANDS_TO_TERMINALS.findall(lines) == []
+    assert printed.out.endswith("\nsecond  line\n")
+    assert COMMANDS_TO_TERMINALS.findall(printed.out + printed.err) == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str, tmp_path: Path) -> None:
+    Image.fromarray(astronaut()).save(tmp_path / "a.jpg")
+    for words in ("predict a.jpg --output faces.csv", "models", "predict gone.jpg"):
+        command = f"exec {sys.executable} -m fer_vit {words} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stdout + done.stderr
+        assert done.returncode == (2 if "gone" in words else 0)
+    (row,) = csv.DictReader((tmp_path / "faces.csv").open())
+    assert row["label"] == "happiness"
 
 
 @pytest.mark.parametrize("limit", [20, 63])

@@ -11,7 +11,8 @@ from tests.helpers.sources import parsed
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
-    {"files", "heads", "texts", "wording"},
+    {"files"},
+    {"heads", "texts", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),

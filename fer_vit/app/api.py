@@ -2,32 +2,23 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
+from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
 
-from fer_vit.app.jobs import MAX_JOBS, JobEvent, Jobs, Task
-from fer_vit.app.uploads import (
-    FILES_FIELD,
-    FORM,
-    JSON,
-    MAX_FILES,
-    EncodedFile,
-    JsonUpload,
-    Options,
-    Upload,
-    store,
-)
+from fer_vit.app.jobs import MAX_JOBS, UPLOADS, JobEvent, Jobs, Task
+from fer_vit.app.uploads import FILES_FIELD, FORM, MAX_FILES, Options, Upload, store
 from fer_vit.report.html import script_digest
 from fer_vit.texts import json_text
 from fer_vit.version import __version__
 
+JSON = "application/json"
 TABLE_TYPES = {
     "text/csv": "faces.csv",
     "application/vnd.apache.parquet": "faces.parquet",
@@ -41,10 +32,8 @@ REPORT_POLICY = (
 )
 
 # The statuses of responses in which `detail` is a sentence.
-ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429, 503)
+ERROR_STATUSES = (400, 403, 404, 408, 413, 422, 429)
 
-# Most bytes of a table that is sent from memory. Sending a file takes several threads in turn.
-SMALL_TABLE = 50_000
 RETRY_LATER = {"Retry-After": "60"}  # seconds
 
 
@@ -92,68 +81,6 @@ class Report(BaseModel):
 EXPIRED = "There is no such file, or no longer: results are kept for an hour."
 
 
-class SentTable(FileResponse):
-    """A table that is removed when it has been sent, or when its client has disconnected."""
-
-    def __init__(self, path: Path, content_type: str, remove: Callable[[], None]) -> None:
-        super().__init__(path, media_type=content_type)
-        self._remove = remove
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the file in parts, as fast as the client reads."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._remove()
-
-
-class SentResult(FileResponse):
-    """A file of a job, which is sent whole once it is open; 404 if the file expires earlier."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the headers only with the first part of the file: until then, it may expire."""
-        head: list[Message] = []
-        is_sent = False
-
-        async def send_with_body(message: Message) -> None:
-            nonlocal is_sent
-            if message["type"] == "http.response.start":
-                head.append(message)
-                return
-            is_sent = True
-            while head:
-                await send(head.pop(0))
-            await send(message)
-
-        try:
-            await super().__call__(scope, receive, send_with_body)
-        except (FileNotFoundError, RuntimeError):  # Starlette's RuntimeError: there is no such file
-            if is_sent:
-                raise
-            await JSONResponse({"detail": EXPIRED}, 404)(scope, receive, send)
-
-
-class SentEvents(StreamingResponse):
-    """The events of a job, with a line for each event.
-
-    When the client disconnects, the job ends, also before the first event.
-    """
-
-    def __init__(self, events: AsyncGenerator[JobEvent, None], end: Callable[[], None]) -> None:
-        self._events = events
-        self._end = end
-        lines = (json_text(event) + "\n" async for event in events)
-        super().__init__(lines, media_type=JSON_LINES)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends each event when it happens."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._events.aclose()
-            self._end()
-
-
 class Intake:
     """Stores the uploads of requests as tasks, and yields the events of these tasks.
 
@@ -176,11 +103,8 @@ class Intake:
                 429, "Too many jobs are waiting. Try again in a minute.", RETRY_LATER
             )
         folder = self.jobs.new_folder()
-        content_type = request.headers.get("content-type", "")
         try:
-            upload = await store(
-                request.stream(), content_type, folder / "uploads", self._one_at_a_time
-            )
+            upload = await store(request, folder / UPLOADS, self._one_at_a_time)
             return new_task(self.jobs, folder, upload, table, report)
         except BaseException:
             self.jobs.remove(folder.name)
@@ -188,32 +112,11 @@ class Intake:
 
     async def run(self, request: Request, task: Task) -> AsyncGenerator[JobEvent, None]:
         """Yields the events of a task; the event "done" has the addresses of the report."""
-        async with client_gone(request) as gone, aclosing(self.jobs.run(task, gone)) as events:
+        async with aclosing(self.jobs.run(task, request.is_disconnected)) as events:
             async for event in events:
                 if event["state"] == "done":
                     event = event | addresses(event, self.prefix)
                 yield event
-
-
-@asynccontextmanager
-async def client_gone(request: Request) -> AsyncIterator[Callable[[], bool]]:
-    """Yields a function that returns whether the client of a complete request has disconnected.
-
-    Starlette's `is_disconnected` polls the connection at each call. For a client that waits, this
-    takes more time than all other work.
-    """
-    gone = asyncio.Event()
-
-    async def wait() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone.set()
-
-    waiting = asyncio.create_task(wait())
-    try:
-        yield gone.is_set
-    finally:
-        waiting.cancel()
 
 
 def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
@@ -250,12 +153,11 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         content_type = next((known for known in TABLE_TYPES if known in accepted), JSON)
         task = await intake.receive(request, TABLE_TYPES[content_type], False)
         done = await finish(intake.run(request, task))
-        path = jobs.results[done["id"]][task.table]
-        if path.stat().st_size > SMALL_TABLE:
-            return SentTable(path, content_type, lambda: jobs.remove(done["id"]))
-        content = path.read_bytes()
-        jobs.remove(done["id"])
-        return Response(content, media_type=content_type)
+        return FileResponse(
+            jobs.results[done["id"]][task.table],
+            media_type=content_type,
+            background=BackgroundTask(jobs.remove, done["id"]),
+        )
 
     @app.post(
         "/api/report",
@@ -274,7 +176,9 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
         task = await intake.receive(request, "faces.csv", True)
         events = intake.run(request, task)
         if JSON_LINES in request.headers.get("accept", ""):
-            return SentEvents(events, lambda: jobs.end(task.folder.name))
+            lines = (json_text(event) + "\n" async for event in events)
+            end = BackgroundTask(end_events, events, jobs, task)
+            return StreamingResponse(lines, media_type=JSON_LINES, background=end)
         done = await finish(events)
         return JSONResponse({name: done[name] for name in Report.model_fields})
 
@@ -292,7 +196,7 @@ def add_results(app: FastAPI, jobs: Jobs) -> None:
         if path is None or not path.is_file():
             raise HTTPException(404, EXPIRED)
         headers = {"Content-Security-Policy": REPORT_POLICY} if path.suffix == ".html" else {}
-        return SentResult(path, headers=headers)
+        return FileResponse(path, headers=headers)
 
     @app.delete("/results/{name}", status_code=204)
     # a page that is being closed can only send POST
@@ -334,7 +238,7 @@ def addresses(done: JobEvent, prefix: str) -> JobEvent:
 
 
 def request_body() -> dict[str, Any]:
-    """Returns the OpenAPI description of a request: a form with files, or JSON."""
+    """Returns the OpenAPI description of a request: a form with files."""
     form = Options.model_json_schema()
     form["title"] = "FormUpload"
     form["required"] = [FILES_FIELD]
@@ -345,9 +249,7 @@ def request_body() -> dict[str, Any]:
         "minItems": 1,
         "maxItems": MAX_FILES,
     }
-    body = JsonUpload.model_json_schema()
-    body["properties"][FILES_FIELD]["items"] = body.pop("$defs")[EncodedFile.__name__]
-    return {"required": True, "content": {FORM: {"schema": form}, JSON: {"schema": body}}}
+    return {"required": True, "content": {FORM: {"schema": form}}}
 
 
 def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
@@ -380,6 +282,12 @@ def table_answer(columns: Mapping[str, str]) -> dict[str, Any]:
     content: dict[str, Any] = {content_type: {} for content_type in TABLE_TYPES}
     content[JSON] = {"schema": {"type": "array", "items": row}}
     return {"description": "The table.", "content": content}
+
+
+async def end_events(events: AsyncGenerator[JobEvent, None], jobs: Jobs, task: Task) -> None:
+    """Ends the job of a task whose client has disconnected, also before the first event."""
+    await events.aclose()
+    jobs.end(task.folder.name)
 
 
 async def finish(events: AsyncGenerator[JobEvent, None]) -> JobEvent:

@@ -5,10 +5,9 @@ import math
 import multiprocessing
 import os
 import shutil
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from secrets import token_urlsafe
@@ -16,23 +15,23 @@ from typing import Any, NamedTuple
 
 from fer_vit.errors import FerVitError
 
-MAX_JOBS = 500  # most jobs that arrive, wait or run
+MAX_JOBS = 100  # most jobs that arrive, wait or run
 
-# Most bytes of memory that a task may add to the memory of an idle worker.
-MAX_WORKER_GROWTH = 450_000_000
+# Most bytes that a task may allocate. Clips of 8K take 1.2 to 1.7 GB, and photos less.
+MAX_TASK_MEMORY = 2_000_000_000
+
+# A worker that keeps more bytes of memory than this after a task, beyond its memory before the
+# first task, is replaced.
+MAX_KEPT_MEMORY = 500_000_000
 
 MAX_SECONDS = 300.0  # most seconds that a task may run
 KEPT_SECONDS = 3600.0  # seconds after which results are removed
 CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is connected
 NEWS_SECONDS = 2.0  # seconds between two events with the position in the queue
-MEMORY_CHECK_SECONDS = 0.01  # seconds between two checks of the memory of a worker with a task
 FAILED = "These files cannot be processed."
-TOO_MUCH = (
-    f"This takes more than {MAX_WORKER_GROWTH // 10**6} MB of memory. "
-    "Send smaller photos or clips, or fewer at a time."
-)
+UPLOADS = "uploads"  # the folder of the uploads in the folder of a task
 JobEvent = dict[str, Any]
-Gone = Callable[[], bool]  # returns whether the client has disconnected
+Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
 
 
 class Task(NamedTuple):
@@ -46,6 +45,7 @@ class Task(NamedTuple):
     reading: dict[str, Any]  # options of `PhotoOptions`
     explain: bool = True  # whether the report explains the faces
     heads: tuple[str, ...] = ()  # the heads with columns in the table of faces; empty: all heads
+    crashed: frozenset[int] = frozenset()  # the files that have killed the worker, by index
 
 
 class Ready(NamedTuple):
@@ -67,8 +67,7 @@ def resident_memory(process: int | None) -> int:
 class Worker:
     """A process that runs `target`, which does one task at a time.
 
-    To cancel a task, the process is killed, and a new process is started. A process is also killed
-    when a task increases its memory by more than `MAX_WORKER_GROWTH`.
+    To cancel a task, the process is killed, and a new process is started.
     """
 
     def __init__(
@@ -86,8 +85,7 @@ class Worker:
         )
         self._process.start()
         worker_end.close()
-        self._max_memory = math.inf  # bytes; infinite until the process is ready
-        self._exceeded_memory = False
+        self._max_kept = math.inf  # bytes; infinite until the process is ready
 
     def wait(self) -> Ready:
         """Waits until the first process is ready; returns its columns and heads.
@@ -108,27 +106,8 @@ class Worker:
     def _receive(self) -> JobEvent:
         event: JobEvent = self._pipe.recv()
         if event["state"] == "ready":
-            self._max_memory = event["memory"] + MAX_WORKER_GROWTH
+            self._max_kept = resident_memory(self._process.pid) + MAX_KEPT_MEMORY
         return event
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Kills the process if it exceeds the limit of memory in this block."""
-        is_over = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            watcher.join()
-
-    def _watch(self, is_over: threading.Event) -> None:
-        while not is_over.wait(MEMORY_CHECK_SECONDS):
-            if resident_memory(self._process.pid) > self._max_memory:
-                self._exceeded_memory = True
-                self._process.kill()
-                return
 
     def close(self) -> None:
         """Ends the process."""
@@ -138,36 +117,66 @@ class Worker:
     async def run(self, task: Task, gone: Gone) -> AsyncGenerator[JobEvent, None]:
         """Yields the events of a task.
 
-        The last event is "done", "failed", or "cancelled" if the client has disconnected.
+        The last event is "done", "failed", or "cancelled" if the client has disconnected. If the
+        process dies while it reads a file, a new process repeats the task without this file, whose
+        row has a status.
+        """
+        end = time.monotonic() + MAX_SECONDS
+        while True:
+            reading: int | None = None
+            try:
+                async with aclosing(self._attempt(task, gone, end)) as events:
+                    async for event in events:
+                        if event["state"] == "reading":
+                            reading = event["file"]
+                        else:
+                            yield event
+                return
+            except (EOFError, OSError):  # the process has ended
+                if reading is None or reading in task.crashed:
+                    yield {"state": "failed", "message": FAILED}
+                    return
+            remove_outputs(task.folder)
+            task = task._replace(crashed=task.crashed | {reading})
+
+    async def _attempt(self, task: Task, gone: Gone, end: float) -> AsyncGenerator[JobEvent, None]:
+        """Yields the events of a task, also those for `run`; `end` is when it takes too long.
+
+        Raises EOFError or OSError when the process dies.
         """
         if not self._process.is_alive():  # the process died while it was idle
             self._start()
         is_over = False
-        end = time.monotonic() + MAX_SECONDS
         try:
-            with self._watched():
-                self._pipe.send(task)
-                while not is_over:
-                    if gone():
-                        yield {"state": "cancelled"}
-                        return
-                    if time.monotonic() > end:
-                        yield {
-                            "state": "failed",
-                            "message": f"This took longer than {MAX_SECONDS:g} seconds.",
-                        }
-                        return
-                    if await asyncio.to_thread(self._pipe.poll, CLIENT_CHECK_SECONDS):
-                        event = self._receive()
-                        is_over = event["state"] in ("done", "failed")
-                        if event["state"] != "ready":  # the first event of a new process
-                            yield event
-        except (EOFError, OSError):  # the process has ended
-            yield {"state": "failed", "message": TOO_MUCH if self._exceeded_memory else FAILED}
+            self._pipe.send(task)
+            while not is_over:
+                if await gone():
+                    yield {"state": "cancelled"}
+                    return
+                if time.monotonic() > end:
+                    message = f"This took longer than {MAX_SECONDS:g} seconds."
+                    yield {"state": "failed", "message": message}
+                    return
+                if await asyncio.to_thread(self._pipe.poll, CLIENT_CHECK_SECONDS):
+                    event = self._receive()
+                    is_over = event["state"] in ("done", "failed")
+                    if event["state"] != "ready":  # the first event of a new process
+                        yield event
         finally:
-            if not is_over:
+            if not is_over or resident_memory(self._process.pid) > self._max_kept:
                 self.close()
                 self._start()
+
+
+def remove_outputs(folder: Path) -> None:
+    """Removes what an attempt has written to the folder of a task; uploads stay."""
+    for entry in folder.iterdir():
+        if entry.name == UPLOADS:
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()
 
 
 class Jobs:
@@ -205,8 +214,8 @@ class Jobs:
         """
         job = task.folder.name
 
-        def unwanted() -> bool:
-            return gone() or job in self._closed
+        async def unwanted() -> bool:
+            return job in self._closed or await gone()
 
         turn = asyncio.Event()
         self._queue.append(turn)
@@ -217,13 +226,13 @@ class Jobs:
                 yield {"state": "waiting", "id": job, "position": position}
                 with suppress(TimeoutError):
                     await asyncio.wait_for(turn.wait(), NEWS_SECONDS)
-                if unwanted():
+                if await unwanted():
                     return
             yield {"state": "running", "id": job}
             async with aclosing(self._worker.run(task, unwanted)) as events:
                 async for event in events:
                     if event["state"] == "done":
-                        if unwanted():
+                        if await unwanted():
                             return
                         event = event | self._keep(task.folder)
                     yield event
@@ -235,7 +244,7 @@ class Jobs:
 
     def _keep(self, folder: Path) -> JobEvent:
         """Keeps the results of a job for `KEPT_SECONDS`; returns its ID and the names of files."""
-        shutil.rmtree(folder / "uploads", ignore_errors=True)
+        shutil.rmtree(folder / UPLOADS, ignore_errors=True)
         files = {}
         for path in folder.rglob("*"):
             if path.is_file():
@@ -248,7 +257,7 @@ class Jobs:
     def new_folder(self) -> Path:
         """Makes the folder of a new job; the name of the folder is the ID of the job."""
         folder = self.folder / token_urlsafe(16)
-        (folder / "uploads").mkdir(parents=True)
+        (folder / UPLOADS).mkdir(parents=True)
         self.active.add(folder.name)
         return folder
 

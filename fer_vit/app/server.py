@@ -25,11 +25,9 @@ from fastapi.exceptions import RequestValidationError
 from PIL import Image as Pil
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
 
-from fer_vit.app import guard
-from fer_vit.app.api import ERROR_STATUSES, RETRY_LATER, Health, Problem, add_jobs, add_results
+from fer_vit.app.api import ERROR_STATUSES, Health, Problem, add_jobs, add_results
 from fer_vit.app.guard import LOCAL_NAMES, Guard, PublicAddress
 from fer_vit.app.jobs import Jobs
 from fer_vit.app.uploads import describe_errors
@@ -44,7 +42,6 @@ PICTURE_TIMEOUT = 10.0  # seconds of waiting for a new picture, after which the 
 MAX_BARS = 8  # most faces with bars of all expressions on the page
 # Most connections at a time: more than `MAX_JOBS`, so that pages are sent while uploads arrive.
 MAX_CONNECTIONS = 640
-SEND_BUFFER_BYTES = 256 * 1024  # bytes that the system buffers for a client that reads slowly
 
 
 class Timing(NamedTuple):
@@ -205,9 +202,6 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
         raise FerVitError(
             f"Cannot serve at {host}:{port} ({reason}). Choose another `--host` or `--port`."
         ) from error
-    # Connections inherit this size. The system's default is megabytes: hundreds of slow clients
-    # would take gigabytes, and a slow client would seem to stop reading.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     return listener, address
 
@@ -219,66 +213,14 @@ def describe_exposure(hosts: Sequence[str], address: str) -> str:
     return f"anyone who reaches {address} can use it: no password, no encryption"
 
 
-class Progress(NamedTuple):
-    """The progress of a connection."""
-
-    request: object | None  # the current or last request
-    reads: int  # how often the client has read buffered data
-    unsent_bytes: int
-
-
-class TimeoutProtocol(H11Protocol):
-    """A connection that is closed after `CLIENT_TIMEOUT` seconds without progress.
-
-    There is no progress while the client does not complete its request, or does not read. uvicorn
-    has no timeout for incomplete headers, for unread bodies and for slow readers. uvicorn has no
-    public setting for such a timeout, so its minor version is pinned.
-    """
-
-    def connection_made(self, transport: Any) -> None:
-        """Starts the checks."""
-        super().connection_made(transport)
-        self._reads = 0
-        self._check(None)
-
-    def resume_writing(self) -> None:
-        """Counts how often the client has read buffered data."""
-        super().resume_writing()
-        self._reads += 1
-
-    def _check(self, previous: Progress | None) -> None:
-        """Closes the connection if nothing has changed since the `previous` check.
-
-        A connection stays open while its response is computed. The checks end when the connection
-        is closed and all bytes have been sent.
-        """
-        progress = Progress(self.cycle, self._reads, self.transport.get_write_buffer_size())
-        waits = not self.cycle or self.cycle.response_complete or self.flow.write_paused
-        if waits and progress == previous:
-            self.transport.abort()
-        elif progress.unsent_bytes or not self.transport.is_closing():
-            self.loop.call_later(guard.CLIENT_TIMEOUT, self._check, progress)
-
-
 @contextmanager
 def serving(app: ASGIApp, sock: socket.socket) -> Iterator[Thread]:
     """Serves an app in another thread, which is yielded; uvicorn adds no headers and no logs."""
-
-    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request to the app; refuses it with 503 above `MAX_CONNECTIONS`."""
-        # `server` is assigned below, before the first request
-        if scope["type"] == "http" and len(server.server_state.connections) > MAX_CONNECTIONS:
-            detail = "Too many clients are connected. Try again in a minute."
-            headers = {"Connection": "close", **RETRY_LATER}
-            refuse = JSONResponse({"detail": detail}, 503, headers)
-            await refuse(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
     config = uvicorn.Config(
-        limited,
-        http=TimeoutProtocol,
+        app,
+        http="h11",
         ws="none",
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=3,
         server_header=False,
         proxy_headers=False,

@@ -4,17 +4,16 @@ A task runs in the folder of its uploads, so that names in tables and reports ar
 folder. Results are written to the folder above, `JOB_FOLDER`.
 """
 
-import os
+import gc
 import shutil
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cache
 from io import StringIO
-from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -26,11 +25,11 @@ from tqdm import tqdm
 
 from fer_vit.app.findings import Findings
 from fer_vit.app.guard import refuse_network
-from fer_vit.app.jobs import FAILED, JobEvent, Task, resident_memory
+from fer_vit.app.jobs import FAILED, MAX_TASK_MEMORY, UPLOADS, JobEvent, Task
 from fer_vit.app.uploads import safe_name
 from fer_vit.errors import FerVitError, MarkedCopyError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
-from fer_vit.face.image import ImageError, check_size, read_bytes, read_image
+from fer_vit.face.image import CRASHED, ImageError, check_size, read_bytes, read_image
 from fer_vit.faces import Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURE_FIELDS, all_face_fields
 from fer_vit.geometry import Image
@@ -42,6 +41,7 @@ from fer_vit.predict.recognizer import Recognizer, list_head_names, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
+from fer_vit.system.untrusted import limit_memory
 from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.parts import (
     DecodedPhoto,
@@ -68,6 +68,8 @@ EXPLAIN_MEMORY = 100_000_000  # memory in bytes for faces that are explained tog
 SHOWN_SIDE = 1600  # the longer side of a whole photo on the page, in pixels
 JOB_FOLDER = Path("..")  # the folder of a task's results, relative to the folder of its uploads
 
+Note = Callable[[int | None], None]  # notes the index of the file that is read; None: no file
+
 load_cached = cache(load)
 
 
@@ -87,14 +89,14 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
         pipe.send({"state": "failed", "message": str(error)})
         return
     sys.addaudithook(refuse_network)
-    memory = resident_memory(os.getpid())
-    ready = {"columns": column_types(), "heads": heads, "memory": memory}
-    pipe.send({"state": "ready", **ready})
+    pipe.send({"state": "ready", "columns": column_types(), "heads": heads})
     while True:  # until the server ends this process
         task = pipe.recv()
+        gc.collect()  # frames and decoders of the task before refer to each other
+        limit_memory(MAX_TASK_MEMORY)
         try:
             with (  # progress bars and other output are discarded
-                chdir(task.folder / "uploads"),
+                chdir(task.folder / UPLOADS),
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
@@ -131,10 +133,17 @@ def column_types() -> dict[str, str]:
 
 
 def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) -> None:
-    """Does a task in the folder of its uploads; sends events for the client, "done" last."""
+    """Does a task in the folder of its uploads; sends events for the client, "done" last.
+
+    The events "reading" are for `Worker`: if this process dies, the last one has the cause.
+    """
+
+    def note(file: int | None) -> None:
+        send({"state": "reading", "file": file})
+
     options = PhotoOptions(workers=0, **task.reading)
-    uploads = open_uploads(task.names, options.end)
-    photos = recognize_uploads(model, uploads, options)
+    uploads = open_uploads(task, options.end, note)
+    photos = recognize_uploads(model, uploads, options, note)
     findings = Findings(uploads.clips)
     outputs = Outputs(JOB_FOLDER / task.table, heads=task.heads)
     if task.report:
@@ -143,17 +152,17 @@ def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) ->
 
     warnings = write_tables(model, photos, uploads.paths, options, outputs)
     if task.report:
-        make_report(model, findings, options, warnings, task.explain, send)
+        make_report(model, findings, options, warnings, task.explain, note, send)
     else:
         send({"state": "done"})
 
 
 class Uploads(NamedTuple):
-    """The files of a task, with the names that `name_by_content` has given them."""
+    """The files of a task, by the names that `path_by_content` has given them."""
 
     paths: list[Path]  # all files in the order of the request
     clips: list[Path]  # the files that are clips
-    refused: dict[Path, str]  # the status of each file that would take too long to decode, by path
+    refused: dict[Path, str]  # the status of each file that is not read, by path
 
     @property
     def read_clips(self) -> list[Path]:
@@ -161,37 +170,50 @@ class Uploads(NamedTuple):
         return [clip for clip in self.clips if clip not in self.refused]
 
 
-def open_uploads(names: Sequence[str], end: float) -> Uploads:
-    """Returns the uploads with these names; `end` is the second at which clips end."""
-    paths = name_by_content(names)
-    photos = []
-    clips = []
-    for path in paths:
-        if is_video(path):
-            clips.append(path)
-        else:
-            photos.append(path)
-    refused = refuse_photos(photos) | refuse_clips(clips, end)
-    return Uploads(paths, clips, refused)
-
-
-def name_by_content(names: Sequence[str]) -> list[Path]:
-    """Adds a suffix to the name of each upload without a known one; returns all paths.
-
-    A file without the suffix of a photo or clip gets a suffix by its content. For example, browsers
-    name a file `blob` that a page has created. A file that is neither a photo nor a clip keeps its
-    name; its row has the reason as the status.
-    """
-    paths: list[Path] = []
-    for name in names:
+def open_uploads(task: Task, end: float, note: Note) -> Uploads:
+    """Returns the uploads of a task; `end` is the second at which clips end."""
+    uploads = Uploads([], [], {})
+    remaining = MAX_TASK_PIXELS  # pixels that further clips may have
+    for index, name in enumerate(task.names):
         path = Path(name)
-        if path.suffix.lower() not in MEDIA_SUFFIXES:
-            suffix = suffix_by_content(path)
-            if suffix is not None:
-                taken = [*names, *(earlier.name for earlier in paths)]
-                path = path.rename(safe_name(name + suffix, taken))
-        paths.append(path)
-    return paths
+        if index in task.crashed:
+            uploads.paths.append(path)
+            uploads.refused[path] = CRASHED
+            continue
+        note(index)
+        path = path_by_content(name, [*task.names, *map(str, uploads.paths)])
+        uploads.paths.append(path)
+        if not is_video(path):
+            refusal = refuse_photo(path)
+        else:
+            from fer_vit.predict.frames import count_pixels  # PyAV may not be installed
+
+            uploads.clips.append(path)
+            pixels = count_pixels(path, end, remaining)
+            refusal = CLIP_TOO_LONG if pixels > remaining else None
+            if refusal is None:
+                remaining -= pixels
+        if refusal is not None:
+            uploads.refused[path] = refusal
+    return uploads
+
+
+def path_by_content(name: str, taken: Collection[str]) -> Path:
+    """Returns the path of an upload, with a suffix by its content if its name has no known one.
+
+    For example, browsers name a file `blob` that a page has created. A file that is neither a photo
+    nor a clip keeps its name; its row has the reason as the status. The new name is not in `taken`.
+    """
+    path = Path(name)
+    if path.suffix.lower() in MEDIA_SUFFIXES:
+        return path
+    suffix = suffix_by_content(path)
+    if suffix is None:
+        return path
+    named = Path(safe_name(name + suffix, taken))
+    if not named.exists():  # an attempt before may have died
+        named.hardlink_to(path)
+    return named
 
 
 def suffix_by_content(path: Path) -> str | None:
@@ -264,6 +286,7 @@ def make_report(
     options: PhotoOptions,
     warnings: Sequence[str],
     explain: bool,
+    note: Note,
     send: Callable[[JobEvent], None],
 ) -> None:
     """Draws the photos; with `explain`, also writes the report that explains the faces.
@@ -278,7 +301,7 @@ def make_report(
 
     faces_by_photo = findings.faces_by_photo()
     files = name_pictures(faces_by_photo)
-    decoded = draw_photos(faces_by_photo, files)
+    decoded = draw_photos(faces_by_photo, files, note)
     if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
         parts = classified_photo_parts(model, decoded, MAX_FACES)
@@ -323,61 +346,43 @@ def write_explanations(
         shutil.rmtree(report)
 
 
-def refuse_photos(photos: Iterable[Path]) -> dict[Path, str]:
-    """Returns the status of each photo that would take too long to decode, by path."""
-    refused = {}
-    for path in photos:
-        size = None
-        with suppress(ImageError):  # a later step reports the error as the status of a row
-            size = image_size(read_bytes(path))
-        if size is None:
-            continue
-        try:
-            check_size(size, MAX_PHOTO)
-        except ImageError as error:
-            refused[path] = f"{error}: make it smaller"
-    return refused
-
-
-def refuse_clips(clips: Iterable[Path], end: float) -> dict[Path, str]:
-    """Returns the status of each clip that would take too long to decode, by path.
-
-    The frames up to the second `end` count. A clip is refused if its pixels and the pixels of the
-    accepted clips before it exceed `MAX_TASK_PIXELS`.
-    """
-    refused = {}
-    remaining = MAX_TASK_PIXELS
-    for path in clips:
-        from fer_vit.predict.frames import count_pixels  # not at the top: PyAV may not be installed
-
-        pixels = count_pixels(path, end, remaining)
-        if pixels > remaining:
-            refused[path] = CLIP_TOO_LONG
-        else:
-            remaining -= pixels
-    return refused
+def refuse_photo(path: Path) -> str | None:
+    """Returns the status of a photo that would take too long to decode; None for another one."""
+    size = None
+    with suppress(ImageError):  # a later step reports the error as the status of a row
+        size = image_size(read_bytes(path))
+    if size is None:
+        return None
+    try:
+        check_size(size, MAX_PHOTO)
+    except ImageError as error:
+        return f"{error}: make it smaller"
+    return None
 
 
 def recognize_uploads(
-    model: Recognizer, uploads: Uploads, options: PhotoOptions
+    model: Recognizer, uploads: Uploads, options: PhotoOptions, note: Note
 ) -> Iterator[Faces]:
     """Yields each photo and frame, in order, with its faces.
 
-    Refused files are not read: they have no faces, and the reason as their status.
+    Files that are refused, or cannot be processed, have no faces, and the reason as their status.
     """
     scheme = model.scheme(options.detector)
-    accepted = [path for path in uploads.paths if path not in uploads.refused]
-    # here, an index counts the accepted files
-    by_source = groupby(model.recognize(accepted, options), lambda faces: faces.infos[0].index)
     for index, path in enumerate(uploads.paths):
-        if path in uploads.refused:
-            yield no_faces([PhotoInfo(str(path), uploads.refused[path], index)], scheme)
-            continue
-        _, parts = next(by_source)  # an unreadable file also has an entry, with its status
-        for faces in parts:
-            # `index` counts all uploads
-            infos = tuple(replace(info, index=index) for info in faces.infos)
-            yield replace(faces, infos=infos)
+        status = uploads.refused.get(path)
+        if status is None:
+            note(index)
+            try:
+                for faces in model.recognize([path], options):
+                    # `index` counts all uploads
+                    infos = tuple(replace(info, index=index) for info in faces.infos)
+                    yield replace(faces, infos=infos)
+                continue
+            except (FerVitError, OSError):
+                raise
+            except Exception:  # each library has its own error for too little memory
+                status = CRASHED
+        yield no_faces([PhotoInfo(str(path), status, index)], scheme)
 
 
 def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
@@ -386,7 +391,9 @@ def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
     return {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
 
 
-def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterator[DecodedPhoto]:
+def draw_photos(
+    photos: Mapping[str, Faces], files: Mapping[str, str], note: Note
+) -> Iterator[DecodedPhoto]:
     """Reads the photos again; yields each photo with its faces.
 
     Before a photo is yielded, its picture with marked faces is saved. `photos` has the faces and
@@ -397,9 +404,11 @@ def draw_photos(photos: Mapping[str, Faces], files: Mapping[str, str]) -> Iterat
         if name not in files:
             yield DecodedPhoto(faces, image=None)
             continue
+        note(faces.infos[0].index)
         image = read_image(Path(name))
         Pil.fromarray(draw_photo(image, faces)).save(JOB_FOLDER / files[name], quality=88)
         yield DecodedPhoto(faces, image)
+    note(None)
 
 
 def draw_photo(image: Image, faces: Faces) -> Image:

@@ -1,37 +1,29 @@
-"""Stores uploads: photos and clips in a form or in JSON are written to the folder of a job.
-
-A form is parsed by python-multipart, so that files are written as they arrive. Starlette's forms
-keep files in memory or in unnamed temporary files. Such a file must be copied to get a name, so
-each byte would be on the disk twice.
-"""
+"""Stores uploads: the photos and clips of a form are copied to the folder of a job."""
 
 import asyncio
-import base64
-import binascii
 import re
-from collections.abc import AsyncIterator, Collection
+import shutil
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
 
 from fer_vit.heads import EXPRESSION, HEADS
 
 MAX_FILES = 20  # most photos and clips in a request
 MAX_FIELDS = 12  # most fields of a form that are not files
-MAX_FIELD = 1000  # most bytes of a field that is not a file
-# Most bytes of a request in JSON. One such request at a time is read into memory.
-MAX_JSON = 16_000_000
+MAX_FIELD = 1024  # most bytes of a field that is not a file
+MAX_UPLOAD_SECONDS = 3600.0  # most seconds until an upload is complete
 MAX_STEM_LENGTH = 50  # most characters of the name of an upload, without the suffix
 # A longer name keeps this number of characters at its start, and at its end.
 NAME_PART = MAX_STEM_LENGTH // 2 - 1
 FORM = "multipart/form-data"
-JSON = "application/json"
 FILES_FIELD = "files"  # the name of the field of files
 OUTPUTS_FIELD = "outputs"  # the name of the only other field that a form may repeat
 
@@ -81,19 +73,6 @@ class Options(BaseModel):
     )
 
 
-class EncodedFile(BaseModel):
-    """A photo or clip in JSON."""
-
-    name: str = Field("photo", description="The file's name; it becomes the column `path`.")
-    data: str = Field(description="The file in base64, or a data URL with it.")
-
-
-class JsonUpload(Options):
-    """A request in JSON."""
-
-    files: list[EncodedFile] = Field(min_length=1, max_length=MAX_FILES)
-
-
 class Upload(NamedTuple):
     """A request with stored files."""
 
@@ -101,49 +80,75 @@ class Upload(NamedTuple):
     options: Options
 
 
-class BodyReader(Protocol):
-    """Stores the body of a request."""
+class UploadParser(MultiPartParser):
+    """Parses a form; files above `spool_max_size` bytes are on the disk while they arrive."""
 
-    def write(self, data: bytes) -> None:
-        """Stores a part of the body."""
-
-    def finish(self) -> Upload:
-        """Returns the stored upload. Raises ValidationError or HTTPException when it is invalid."""
+    spool_max_size = 2**16
 
 
-async def store(
-    body: AsyncIterator[bytes], content_type: str, folder: Path, one_at_a_time: asyncio.Lock
-) -> Upload:
+async def store(request: Request, folder: Path, one_at_a_time: asyncio.Lock) -> Upload:
     """Stores the files of a request in a folder. Raises HTTPException when the request is refused.
 
-    Parsing and writing run in threads, so that a slow disk does not delay other clients. With the
-    lock, only one request in JSON is in memory at a time.
+    Files are written in threads, so that a slow disk does not delay other clients. A complete form
+    is on the disk twice while its files are copied; with the lock, only one form at a time is.
     """
+    if not request.headers.get("content-type", "").lower().startswith(FORM):
+        raise HTTPException(422, f"Expected `{FILES_FIELD}` in a form ({FORM}).")
+    parser = UploadParser(
+        request.headers,
+        request.stream(),
+        max_files=MAX_FILES,
+        max_fields=MAX_FIELDS,
+        max_part_size=MAX_FIELD,
+    )
     try:
-        reader = open_reader(content_type, folder)
-        async for data in body:
-            if data:  # the last part is empty
-                await asyncio.to_thread(reader.write, data)
-        async with one_at_a_time:
-            return await asyncio.to_thread(reader.finish)
+        async with asyncio.timeout(MAX_UPLOAD_SECONDS):
+            form = await parser.parse()
+        try:
+            options = Options.model_validate(option_values(form))
+            async with one_at_a_time:
+                names = await asyncio.to_thread(copy_files, form, folder)
+        finally:
+            await form.close()
     except ValidationError as error:
         raise HTTPException(422, describe_errors(error.errors())) from error
-    except FormParserError as error:
+    except MultiPartException as error:
+        raise HTTPException(400, error.message) from error
+    except UnicodeError as error:  # a form may name any encoding of Python
         raise HTTPException(400, "The form cannot be read.") from error
     except ClientDisconnect as error:
         raise HTTPException(400, "The client has left.") from error
+    except TimeoutError as error:
+        raise HTTPException(408, "The upload is too slow.") from error
     except OSError as error:
         raise HTTPException(413, f"The upload cannot be stored ({error.strerror}).") from error
+    if not names:
+        raise HTTPException(422, f"{FILES_FIELD}: Field required.")
+    return Upload(names, options)
 
 
-def open_reader(content_type: str, folder: Path) -> BodyReader:
-    """Returns the reader for a content type. Raises HTTPException for an unknown content type."""
-    media_type, options = parse_options_header(content_type)
-    if media_type == JSON.encode():
-        return JsonReader(folder)
-    if media_type == FORM.encode() and b"boundary" in options:
-        return FormReader(folder, options[b"boundary"])
-    raise HTTPException(422, f"Expected `{FILES_FIELD}` in a form ({FORM}) or in JSON ({JSON}).")
+def option_values(form: FormData) -> dict[str, Any]:
+    """Returns the values of a form's options by name. An empty field counts as left out."""
+    values: dict[str, Any] = {}
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile) or not value:
+            continue
+        if name == OUTPUTS_FIELD:
+            values.setdefault(name, []).append(value)
+        else:
+            values[name] = value
+    return values
+
+
+def copy_files(form: FormData, folder: Path) -> list[str]:
+    """Copies the files of a form to a folder; returns their names there."""
+    names: list[str] = []
+    for upload in form.getlist(FILES_FIELD):
+        if isinstance(upload, UploadFile):
+            names.append(safe_name(upload.filename or "", names))
+            with (folder / names[-1]).open("xb") as file:
+                shutil.copyfileobj(upload.file, file)
+    return names
 
 
 def describe_errors(errors: Collection[Any]) -> str:
@@ -152,153 +157,6 @@ def describe_errors(errors: Collection[Any]) -> str:
     The invalid value is left out, since it may have characters that cannot be encoded.
     """
     return " ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}." for error in errors)
-
-
-class FormReader:
-    """Writes the files of a form to a folder as they arrive, and collects the other fields.
-
-    A file is opened again for each part of its data, so that hundreds of uploads need no more file
-    descriptors than connections.
-    """
-
-    def __init__(self, folder: Path, boundary: bytes) -> None:
-        self._folder = folder
-        self._names: list[str] = []
-        self._fields: dict[str, str | list[str]] = {}
-        self._num_fields = 0  # the number of fields so far that are not files
-        # the current part of the form:
-        self._headers: dict[bytes, bytes] = {}
-        self._header = b""  # the name of the current header
-        self._value = b""  # the value of the current header
-        self._field: str | None = None  # the name of the current field; None: a file
-        self._data = bytearray()  # the data of the field, or the data of the file to be written
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._headers.clear,
-                "on_header_field": self._on_header_field,
-                "on_header_value": self._on_header_value,
-                "on_header_end": self._on_header_end,
-                "on_headers_finished": self._on_headers_finished,
-                "on_part_data": self._on_part_data,
-                "on_part_end": self._on_part_end,
-            },
-        )
-
-    def write(self, data: bytes) -> None:
-        """Stores a part of the form."""
-        self._parser.write(data)
-        if self._field is None:
-            self._append()
-
-    def finish(self) -> Upload:
-        """Returns the stored upload."""
-        self._parser.finalize()
-        options = Options.model_validate(self._fields)
-        if not self._names:
-            raise HTTPException(422, f"{FILES_FIELD}: Field required.")
-        return Upload(self._names, options)
-
-    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
-
-    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def _on_header_end(self) -> None:
-        self._headers[self._header.lower()] = self._value
-        self._header = b""
-        self._value = b""
-
-    def _on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._headers.get(b"content-disposition"))
-        name = options.get(b"name", b"").decode(errors="replace")
-        if name == FILES_FIELD:
-            file = options.get(b"filename", b"").decode(errors="replace")
-            self._start_file(file)
-        else:
-            self._start_field(name)
-
-    def _start_file(self, name: str) -> None:
-        if len(self._names) == MAX_FILES:
-            raise HTTPException(400, f"At most {MAX_FILES} files can be sent at a time.")
-        self._field = None
-        self._names.append(safe_name(name, self._names))
-        (self._folder / self._names[-1]).touch(exist_ok=False)
-
-    def _start_field(self, name: str) -> None:
-        if self._num_fields == MAX_FIELDS:
-            raise HTTPException(
-                400, f"At most {MAX_FIELDS} fields can be sent beside `{FILES_FIELD}`."
-            )
-        self._num_fields += 1
-        self._field = name
-
-    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
-        self._data += data[start:end]
-        if self._field is not None and len(self._data) > MAX_FIELD:
-            raise HTTPException(400, f"A field has at most {MAX_FIELD:,} bytes.")
-
-    def _on_part_end(self) -> None:
-        if self._field is None:
-            self._append()
-        else:
-            value = self._data.decode(errors="replace")
-            self._data.clear()
-            if value:  # an empty field counts as left out
-                self._add_value(self._field, value)
-
-    def _add_value(self, name: str, value: str) -> None:
-        if name != OUTPUTS_FIELD:
-            self._fields[name] = value
-            return
-        values = self._fields.setdefault(OUTPUTS_FIELD, [])
-        assert isinstance(values, list)
-        values.append(value)
-
-    def _append(self) -> None:
-        """Moves the data in memory to the end of the current file."""
-        if self._data:
-            with (self._folder / self._names[-1]).open("ab") as file:
-                file.write(self._data)
-            self._data.clear()
-
-
-class JsonReader:
-    """Stores a request in JSON; writes its files when the request is complete."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._body = folder.parent / "request.json"
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        """Stores a part of the JSON."""
-        self._size += len(data)
-        if self._size > MAX_JSON:
-            limit = f"JSON has at most {MAX_JSON // 10**6} MB"
-            raise HTTPException(413, f"{limit}. Send larger files as a form ({FORM}).")
-        with self._body.open("ab") as file:
-            file.write(data)
-
-    def finish(self) -> Upload:
-        """Writes the files; returns the stored upload."""
-        upload = JsonUpload.model_validate_json(self._body.read_bytes())
-        self._body.unlink()
-        names: list[str] = []
-        for number, file in enumerate(upload.files):
-            content = decode_base64(file.data, f"{FILES_FIELD}.{number}.data")
-            names.append(safe_name(file.name, names))
-            (self._folder / names[-1]).write_bytes(content)
-        return Upload(names, upload)
-
-
-def decode_base64(text: str, field: str) -> bytes:
-    """Decodes base64, or a data URL. Raises HTTPException with the name of the field."""
-    try:
-        return base64.b64decode(text.rpartition(";base64,")[2], validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise HTTPException(422, f"{field}: Expected base64.") from error
 
 
 def safe_name(name: str, taken: Collection[str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, printable
 from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
@@ -93,7 +93,7 @@ def live(
         fields = face_fields(model.labels, model.outputs, videos=True)
         chosen = choose_fields(fields, outputs)
         table = stack.enter_context(write_fields(output, chosen, live=True)) if output else None
-        print(f"{public_source_name(source)}: open {address} (Ctrl-C ends)", flush=True)
+        print(f"{printable(public_source_name(source))}: open {address} (Ctrl-C ends)", flush=True)
         stack.callback(print_summary, page, output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
         with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:
@@ -137,4 +137,4 @@ def print_summary(page: "LivePage", output: Path | None) -> None:
         print(f"{page.labels.total():,} faces: {format_counts(page.labels)}")
         print(f"At the end {page.speed}")
         if output:
-            print(f"Table: {output}")
+            print(f"Table: {printable(str(output))}")

@@ -108,7 +108,7 @@ def find_shards(location: str | Path) -> list[Shard]:
     shards = []
     for entry in entries:
         name = parse_shard_name(entry.base_name)
-        if name is not None:
+        if name is not None and entry.is_file:  # no pipe, from which reading could wait forever
             names[entry.base_name] = name
             url = f"{location}/{entry.base_name}"
             shards.append(Shard(name.split, url, entry.path, filesystem))

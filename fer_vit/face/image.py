@@ -32,6 +32,7 @@ from fer_vit.face.headers import (
     image_size,
     is_clip,
 )
+from fer_vit.files import open_input
 from fer_vit.geometry import Image
 from fer_vit.processes import ThreadLock, is_worker
 from fer_vit.system.untrusted import memory_limit
@@ -312,9 +313,7 @@ def read_bytes(path: Path) -> bytes:
     Raises ImageError when the file cannot be read, or is larger than MAX_FILE_BYTES.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise ImageError("not a regular file")  # reading a pipe could block forever
-        with path.open("rb") as file:
+        with open_input(path) as file:
             check_file_size(os.fstat(file.fileno()).st_size)
             # the file may grow while it is read, or have size 0, as files in /proc
             data = file.read(MAX_FILE_BYTES + 1)

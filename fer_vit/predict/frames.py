@@ -24,6 +24,7 @@ from fer_vit.face.image import (
     rotate_upright,
     used_bits,
 )
+from fer_vit.files import open_input
 from fer_vit.geometry import Image
 from fer_vit.predict.hdr import to_sdr
 from fer_vit.predict.shots import SMALL_HEIGHT, SMALL_WIDTH, number_shots
@@ -343,8 +344,7 @@ def _with_next(
 def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Opens a video (path) or address (text). Raises ImageError for FFmpeg errors in the block."""
     if isinstance(source, Path):
-        if source.exists() and not source.is_file():
-            raise ImageError("not a regular file")  # reading a pipe could block forever
+        check_video_file(source)
         url = f"file:{os.path.abspath(source)}"
         container_name = BY_SUFFIX.get(source.suffix.lower())
         timeout = None
@@ -381,6 +381,19 @@ def open_video(source: Path | str) -> Iterator[tuple[av.container.InputContainer
         unreadable = isinstance(error, ValueError | EOFError)
         reason = UNREADABLE_VIDEO if unreadable else str(error.strerror)
         raise ImageError(reason) from error
+
+
+def check_video_file(path: Path) -> None:
+    """Raises ImageError for what FFmpeg cannot read, or could read forever."""
+    try:
+        with open_input(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise ImageError(error.strerror or type(error).__name__) from error
+    except ValueError as error:  # a NUL byte in the path
+        raise ImageError("not a valid file name") from error
+    if not size:  # files of the kernel (/proc) have no size, and some have no end
+        raise ImageError(UNREADABLE_VIDEO)
 
 
 def _choose_stream(streams: Sequence[av.VideoStream]) -> av.VideoStream:

@@ -22,6 +22,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError, printable
 from fer_vit.face.image import ImageError, reduce_depth, to_rgb
 from fer_vit.faces import Source
+from fer_vit.files import open_input
 from fer_vit.geometry import Image
 from fer_vit.listing import (
     MEDIA_SUFFIXES,
@@ -110,11 +111,12 @@ def is_video(path: object) -> bool:
     if not isinstance(path, Path):
         return False
     suffix = path.suffix.lower()
-    if suffix == ".gif" and path.is_file():
+    if suffix == ".gif":
         # Pillow raises many types for broken files
         with (
             suppress(Exception),
-            Pil.open(path, formats=["GIF"]) as image,
+            open_input(path) as file,
+            Pil.open(file, formats=["GIF"]) as image,
         ):
             return bool(getattr(image, "is_animated", False))
     return suffix in VIDEO_SUFFIXES

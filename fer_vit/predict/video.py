@@ -23,7 +23,11 @@ from fer_vit.predict.inputs import source_name
 from fer_vit.predict.photos import Item, PhotoOptions, as_samples
 from fer_vit.processes import read_ahead
 
-FRAMES_AHEAD = 3  # frames that are decoded before they are needed
+FRAMES_AHEAD = 3  # most frames that are decoded before they are needed
+# Most bytes of such frames, and of frames that wait for faces in later frames. A frame of 4K has
+# 25 MB, and a frame of 8K has 100 MB. One frame is held in any case.
+MAX_BYTES_AHEAD = 80_000_000
+MAX_WAITING_BYTES = 260_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +49,25 @@ class VideoReader:
         frames = read_frames(
             Path(info.path), options.every, options.fps, options.start, options.end
         )
-        ahead = read_ahead(frames, FRAMES_AHEAD)
         try:
+            ahead = decode_ahead(frames)
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
             yield Item(no_faces([replace(info, status=str(error))]), [])
         except (cv2.error, MemoryError):  # frames of an odd shape, or huge frames
             yield Item(no_faces([replace(info, status="the video cannot be processed")]), [])
+
+
+def decode_ahead(frames: Iterator[Frame]) -> Iterator[Frame]:
+    """Yields frames; a thread decodes the next ones meanwhile."""
+    for first in frames:
+        yield first
+        yield from read_ahead(frames, most_frames(first, FRAMES_AHEAD, MAX_BYTES_AHEAD))
+
+
+def most_frames(frame: Frame, most: int, max_bytes: int) -> int:
+    """Returns how many frames of one size are held: `most`, or fewer that have `max_bytes`."""
+    return max(1, min(most, max_bytes // frame.image.nbytes))
 
 
 class Tracked(NamedTuple):
@@ -62,8 +78,7 @@ class Tracked(NamedTuple):
     tracks: list[int]  # the number of each face's person
 
 
-# most frames that wait for faces in later frames, so that large frames fit into memory
-MAX_WAITING = 12
+MAX_WAITING = 12  # most frames that wait for faces in later frames
 # least height of a face that is filled in, as a fraction of the frame's height
 MIN_FILLED_HEIGHT = 0.05
 
@@ -128,7 +143,7 @@ def follow_in_frames(
     try:
         for frame, is_last in marked:
             queue.add(frame, is_last)
-            if len(queue.waiting) == max_waiting:
+            while len(queue.waiting) >= most_frames(frame, max_waiting, MAX_WAITING_BYTES):
                 yield queue.waiting.popleft()
     except Exception:  # a damaged file: the frames before are good
         yield from queue.waiting

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
+from fer_vit.files import open_input
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.splits import hold_out
@@ -131,6 +132,7 @@ def _read_affect(path: Path) -> float | None:
 
 def _read_number(path: Path, expected: str) -> float:
     try:
+        open_input(path).close()  # NumPy opens the path again, and could wait for a pipe
         # mapped, so that a shape beyond the end of the file takes no memory
         return float(np.lib.format.open_memmap(path, mode="r").item())
     except ValueError as error:

@@ -13,12 +13,6 @@ MAX_COLUMNS = 10_000
 MAX_CELLS = 100_000_000
 
 
-def check_regular(path: Path) -> None:
-    """Raises FerVitError for a FIFO, a folder or a device, since reading could wait forever."""
-    if path.exists() and not path.is_file():
-        raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
-
-
 def trim_names(path: Path, cells: pa.Table) -> pa.Table:
     """Returns a table with trimmed names, without the columns that have no name.
 

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, known_names, short, suggest
+from fer_vit.files import open_input
 from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
-from fer_vit.tables.layout import check_regular, check_table_size, trim_names
+from fer_vit.tables.layout import check_table_size, trim_names
 from fer_vit.tables.source import Source
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
@@ -113,7 +114,6 @@ def read_table(*paths: Path) -> Table:
     Raises FerVitError when a file cannot be read.
     """
     first = paths[0]
-    check_regular(first)
     if first.suffix.lower() not in READERS:  # all files have one suffix
         raise TableError(
             f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
@@ -122,8 +122,8 @@ def read_table(*paths: Path) -> Table:
     num_rows = {}
     assumed = []
     for path in paths:
-        check_regular(path)
         with reading(path):
+            open_input(path).close()  # the readers open the path again, and could wait for a pipe
             cells, assumed_here = _read_file(path)
             cells.validate(full=True)
             cells = trim_names(path, cells)
@@ -237,8 +237,8 @@ def read_metadata(path: Path) -> dict[bytes, bytes]:
     """Returns the metadata of a Parquet file; {} for another file, or a folder."""
     if path.suffix.lower() != ".parquet" or path.is_dir():
         return {}
-    check_regular(path)
     with reading(path):
+        open_input(path).close()
         return pq.read_schema(path).metadata or {}
 
 

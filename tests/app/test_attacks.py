@@ -6,8 +6,6 @@ import json
 import re
 import socket
 import subprocess
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +26,8 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.app import guard, server as server_module
 from fer_vit.app.jobs import Jobs
-from fer_vit.app.server import TimeoutProtocol, create_app
+from fer_vit.app.server import create_app
 from tests.helpers.hostile import BOMBS, bomb, jpeg_bomb
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running
@@ -38,76 +35,6 @@ from tests.helpers.servers import Server, running
 pytestmark = pytest.mark.slow
 
 REQUESTS = 1000  # made from the schema
-
-
-@pytest.fixture
-def port(address: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """A server on a socket that waits half a second for its clients."""
-    monkeypatch.setattr(guard, "CLIENT_TIMEOUT", 0.5)
-    return int(address.rpartition(":")[2])
-
-
-FORM = "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 99999"
-HEAD = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\n{FORM}\r\n\r\n"
-
-
-@pytest.mark.parametrize(
-    "start", ["", "GET / HT", HEAD.format("/api/predict"), HEAD.format("/gone")]
-)
-def test_a_client_that_sends_bytes_slowly_is_disconnected(port: int, start: str) -> None:
-    def drip(client: socket.socket) -> None:
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            client.sendall(b"-")
-            time.sleep(0.1)
-
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
-        client.sendall(start.encode())
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            drip(client)
-
-
-def test_a_client_that_reads_nothing_is_disconnected(
-    port: int, queue: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disconnected = threading.Event()
-    lost = TimeoutProtocol.connection_lost
-
-    def note(protocol: TimeoutProtocol, error: Exception | None) -> None:
-        lost(protocol, error)
-        disconnected.set()
-
-    monkeypatch.setattr(TimeoutProtocol, "connection_lost", note)
-    big = queue.new_folder() / "big"
-    big.write_bytes(bytes(50_000_000))
-    queue.results["id"] = {"big": big}
-    received = 0
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client,
-        suppress(ConnectionError),  # perhaps before a slow machine has sent the request
-    ):
-        client.sendall(b"GET /results/id/big HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert disconnected.wait(PATIENCE)
-        while part := client.recv(1_000_000):
-            received += len(part)
-    assert received < big.stat().st_size
-
-
-def test_idle_connections_lock_nobody_out_for_long(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 300)  # both ends are in this process
-    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(320)]
-
-    def is_answered() -> bool:
-        with suppress(requests.ConnectionError):  # this process may send its request too late
-            address = f"http://127.0.0.1:{port}/api/models"
-            return requests.get(address, timeout=PATIENCE).status_code == 200
-        return False
-
-    wait_until(is_answered)
-    for client in idle:
-        client.close()
 
 
 @pytest.mark.parametrize(

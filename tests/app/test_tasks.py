@@ -27,14 +27,14 @@ import fer_vit.predict.plot as plot
 from fer_vit.app import jobs, server, tasks
 from fer_vit.app.findings import REMEDIES
 from fer_vit.app.guard import refuse_network
-from fer_vit.app.jobs import JobEvent, Task, Worker
+from fer_vit.app.jobs import Gone, JobEvent, Task, Worker
 from fer_vit.app.tasks import (
     column_types,
     describe_failure,
     heads_of_models,
     load_cached,
-    name_by_content,
-    refuse_photos,
+    path_by_content,
+    refuse_photo,
     run_task,
 )
 from fer_vit.commands.app import app
@@ -74,8 +74,13 @@ def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def do(task: Task, events: list[JobEvent]) -> None:
-    """Does a task as the worker process does; adds its events."""
-    run_task(task, load_cached(task.model), events.append)
+    """Does a task as the worker process does; adds its events for the client."""
+
+    def send(event: JobEvent) -> None:
+        if event["state"] != "reading":
+            events.append(event)
+
+    run_task(task, load_cached(task.model), send)
 
 
 def run(
@@ -243,10 +248,12 @@ def test_files_without_suffix_are_named_by_their_content(
     for name in ("blob", "notes.txt"):
         Image.fromarray(astronaut()).save(uploads / name, format)
     (uploads / f"blob{suffix}").write_bytes(b"another")
-    paths = name_by_content(["blob", f"blob{suffix}", "notes.txt"])
+    given = ["blob", f"blob{suffix}", "notes.txt"]
+    paths = [path_by_content(name, given) for name in given]
     names = [f"blob (1){suffix}", f"blob{suffix}", f"notes.txt{suffix}"]
     assert paths == [Path(name) for name in names]
     assert all(path.is_file() for path in paths)
+    assert [path_by_content(name, given) for name in given] == paths  # a second attempt
 
 
 def test_a_photo_without_suffix_is_read(uploads: Path) -> None:
@@ -287,7 +294,7 @@ def test_limits_of_pixels(uploads: Path, names: list[str]) -> None:
     assert status["group.jpg"] == "ok"
     assert "67 megapixels" in status["bomb.jpg"]
     Image.new("1", (8160, 6144)).save(uploads / "phone.png")  # 50 megapixels
-    assert refuse_photos([uploads / "phone.png"]) == {}
+    assert refuse_photo(uploads / "phone.png") is None
 
 
 def test_clips_have_a_limit_of_pixels_together(
@@ -428,11 +435,19 @@ def test_both_processes_refuse_the_network_before_the_first_task(
 def run_order(worker: Worker, order: str, leave_after: float = 600) -> list[JobEvent]:
     end = time.monotonic() + leave_after
 
-    def gone() -> bool:
+    async def gone() -> bool:
         return time.monotonic() > end
 
+    return run_worker(worker, Task(Path(), [], order, "", False, {}), gone)
+
+
+async def never_gone() -> bool:
+    return False
+
+
+def run_worker(worker: Worker, task: Task, gone: Gone = never_gone) -> list[JobEvent]:
     async def events() -> list[JobEvent]:
-        return [event async for event in worker.run(Task(Path(), [], order, "", False, {}), gone)]
+        return [event async for event in worker.run(task, gone)]
 
     return asyncio.run(events())
 
@@ -477,11 +492,38 @@ def test_a_worker_that_died_is_replaced(worker: Worker) -> None:
     assert run_order(worker, "work") == [{"state": "done"}]
 
 
-def test_a_worker_that_takes_much_memory_is_stopped(worker: Worker) -> None:
-    (failed,) = run_order(worker, "eat")
-    assert failed["state"] == "failed"
-    assert "450 MB" in failed["message"]
+def test_a_worker_that_keeps_much_memory_is_replaced(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run_order(worker, "work") == [{"state": "done"}]
+    first = worker._process
+    assert run_order(worker, "work") == [{"state": "done"}]
+    assert worker._process is first
+    monkeypatch.setattr(worker, "_max_kept", 0)
+    assert run_order(worker, "work") == [{"state": "done"}]
+    assert worker._process is not first
+
+
+@pytest.mark.parametrize(
+    ("names", "crashed"),
+    [
+        (["a", "b"], "[]"),
+        (["a", "deadly", "b"], "[1]"),
+        (["deadly", "a", "deadly"], "[0, 2]"),
+        (["deadly"], "[0]"),
+    ],
+)
+def test_a_task_is_repeated_without_the_files_that_kill_the_worker(
+    worker: Worker, tmp_path: Path, names: list[str], crashed: str
+) -> None:
+    (tmp_path / "uploads").mkdir()
+    (tmp_path / "uploads" / "a").touch()
+    (tmp_path / ".faces.csv.0123abcd.part").mkdir()  # what an attempt has left
+    events = run_worker(worker, Task(tmp_path, names, "read", "", False, {}))
+    assert events == [{"state": "done"}]
+    assert (tmp_path / "faces.csv").read_text() == crashed
+    assert (tmp_path / "uploads" / "a").exists()
+    assert (tmp_path / ".faces.csv.0123abcd.part").exists() == (crashed == "[]")
 
 
 def test_a_worker_that_takes_long_is_stopped(

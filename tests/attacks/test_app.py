@@ -23,13 +23,13 @@ import requests
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.app.jobs import MAX_JOBS, MAX_WORKER_GROWTH
+from fer_vit.app.jobs import MAX_JOBS
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.servers import Server, running, started
 
 pytestmark = pytest.mark.slow
 
-MOST = 1.5e9  # bytes that the worker may take with the default model
+MOST = 3.2e9  # bytes that the worker may take with the default model
 ALLOWED = 200e6  # bytes above its idle size that the server may take
 RATE = 100_000  # bytes per second of a slow client
 
@@ -39,12 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("app")) as server:
         yield server
         wait_until(lambda: not server.jobs)  # a large table is removed after it is sent
-
-
-@pytest.fixture(scope="module", autouse=True)
-def memory_when_ready(server: Server) -> float:
-    """Bytes of the worker before its first job, from which its limit counts."""
-    return memory(worker_of(server))
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +74,16 @@ def head(length: int, kind: str = "multipart/form-data; boundary=b") -> bytes:
     return f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n\r\n".encode()
 
 
-def clip(side: int, frames: int) -> bytes:
-    """A grey clip of some kilobytes, of which each decoded frame has megabytes."""
+def clip(width: int, height: int, frames: int, pix_fmt: str = "yuv420p", **options: str) -> bytes:
+    """A grey clip in H.264 of some kilobytes, of which each decoded frame has megabytes."""
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
-        options = {"preset": "ultrafast", "g": "1000"}
+        options = {"preset": "ultrafast", "g": "1000"} | options
         stream = container.add_stream("libx264", 25, options=options)
-        stream.width = stream.height = side
-        stream.pix_fmt = "yuv420p"
-        grey = av.VideoFrame.from_ndarray(np.full((side, side, 3), 128, np.uint8))
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = pix_fmt
+        grey = av.VideoFrame.from_ndarray(np.full((height, width, 3), 128, np.uint8))
         for number in range(frames):
             grey.pts = number
             container.mux(stream.encode(grey))
@@ -107,52 +102,49 @@ def test_uploads_that_stop_take_no_memory_and_end(server: Server, photo: bytes) 
         clients.append(client)
     assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
     for client in clients:
-        assert b" 408 " in client.recv(4096)
         client.close()
+    wait_until(lambda: not server.jobs)
     answer = requests.post(f"{server.address}/api/predict", files={"files": ("a.jpg", photo)})
     assert answer.json()[0]["label"] == "happiness"
 
 
-def test_large_json_is_in_memory_once(server: Server) -> None:
-    idle = memory(server.process.pid)
-    body = b'{"files": [{"data": "' + b"A" * 15_000_000 + b'"}]}'
-
-    async def send() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
-        writer.write(head(len(body), "application/json") + body)
-        status = await reader.readline()
-        writer.close()
-        return status
-
-    async def send_all() -> list[bytes]:
-        return await asyncio.gather(*(send() for _ in range(12)))
-
-    statuses = asyncio.run(send_all())
-    assert {status.split()[1] for status in statuses} <= {b"200", b"422"}
-    assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
+def test_the_largest_clips_and_photos_are_predicted(server: Server, photo: bytes) -> None:
+    files = {"8k.mp4": clip(7680, 4320, 8), "a.jpg": photo, "64mp.png": picture("PNG")}
+    statuses = statuses_of(server, files | {"48mp.webp": picture("WEBP", 8000, 6000)})
+    assert statuses["8k.mp4"] == ["no face"] * 8
+    assert statuses["a.jpg"] == ["ok"]
+    assert statuses["64mp.png"] == statuses["48mp.webp"] == ["no face"]
 
 
-def test_a_clip_that_needs_much_memory_is_one_failed_job(
-    server: Server, memory_when_ready: float, photo: bytes
-) -> None:
+def test_a_clip_that_needs_too_much_memory_has_a_row(server: Server, photo: bytes) -> None:
+    """Frames as large as the limit allows, of twice as many bytes, of which 16 are held."""
     worker = worker_of(server)
-    assert Path(f"/proc/{worker}/oom_score_adj").read_text().strip() == "1000"  # it ends first
-    bomb = clip(5984, 30)
-    peaks = []
-    answer = None
-    for route in ("predict", "report"):
-        answer = requests.post(
-            f"{server.address}/api/{route}", files={"files": ("a.mp4", bomb)}, timeout=PATIENCE
-        )
-        assert answer.status_code in (200, 422)
-        if answer.ok and route == "report":
-            requests.delete(f"{server.address}/results/{answer.json()['id']}")
-        if psutil.pid_exists(worker):
-            peaks.append(memory(worker, "VmHWM"))
-    assert max(peaks, default=0) < MOST
-    assert memory_when_ready + MAX_WORKER_GROWTH < MOST
-    answer = requests.post(f"{server.address}/api/predict", files={"files": ("a.jpg", photo)})
-    assert answer.json()[0]["label"] == "happiness"
+    score = Path(f"/proc/{worker}/oom_score_adj")
+    wait_until(lambda: score.read_text().strip() == "1000")  # it ends first; it may just start
+    hostile = clip(5984, 5984, 20, "yuv420p10le", refs="16", bf="3")
+    statuses = statuses_of(server, {"hostile.mp4": hostile, "a.jpg": photo})
+    assert statuses["a.jpg"] == ["ok"]
+    assert statuses["hostile.mp4"]
+    if psutil.pid_exists(worker):
+        assert memory(worker, "VmHWM") < MOST
+
+
+def statuses_of(server: Server, files: dict[str, bytes]) -> dict[str, list[str]]:
+    """The statuses of all rows, by file."""
+    sent = [("files", (name, content)) for name, content in files.items()]
+    answer = requests.post(f"{server.address}/api/predict", files=sent, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    statuses: dict[str, list[str]] = {name: [] for name in files}
+    for row in answer.json():
+        statuses[row["path"]].append(row["status"])
+    return statuses
+
+
+def picture(kind: str, width: int = 9248, height: int = 6936) -> bytes:
+    """A grey picture, of 64 megapixels by default."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), (90, 90, 90)).save(file, kind)
+    return file.getvalue()
 
 
 async def slow_client(port: int, number: int, photo: bytes) -> tuple[int, bytes]:
@@ -178,7 +170,7 @@ async def slow_client(port: int, number: int, photo: bytes) -> tuple[int, bytes]
     return status, received
 
 
-def test_500_slow_clients_at_once_get_their_results(server: Server, photo: bytes) -> None:
+def test_as_many_slow_clients_as_jobs_get_their_results(server: Server, photo: bytes) -> None:
     clients = int(os.environ.get("FER_VIT_CLIENTS", MAX_JOBS))
     idle = memory(server.process.pid)
 
@@ -206,7 +198,7 @@ def test_a_signal_during_a_job_leaves_no_file(
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE) as client:
         client.sendall(head(len(body) + 100) + body)
         folder = next(path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir())
-        wait_until(lambda: [*folder.rglob("a.jpg")])
+        wait_until(lambda: any(path.is_dir() for path in folder.iterdir()))  # the upload arrives
         server.process.send_signal(number)
         status = server.process.wait(PATIENCE)
     assert status == (0 if number == signal.SIGINT else 128 + number)

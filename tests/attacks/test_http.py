@@ -89,7 +89,7 @@ REQUESTS: dict[str, tuple[bytes, set[int]]] = {
     "a negative length": (POST + HOST + FORM + b"Content-Length: -1\r\n\r\n" + BODY, {400}),
     "a form without boundary": (
         POST + HOST + b"Content-Type: multipart/form-data\r\nContent-Length: 2\r\n\r\n{}",
-        {422},
+        {400},
     ),
     "another kind of form": (
         POST

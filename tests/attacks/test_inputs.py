@@ -2,7 +2,6 @@
 columns that cannot be meant.
 """
 
-import asyncio
 import cmath
 import math
 import pickle
@@ -10,12 +9,10 @@ from dataclasses import replace
 from errno import ENOENT
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fer_vit.app.api import SentResult
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import MAX_COORDINATE, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
@@ -175,38 +172,6 @@ def test_parents_that_other_processes_remove_and_make_again(
     assert len(lost) == 6
     with pytest.raises(FerVitError, match="Cannot write"), atomic_write(Path("/proc/a/faces.csv")):
         pass
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("seen", [False, True])
-def test_a_result_that_expires_before_it_is_open_is_not_found(
-    method: str, seen: bool, tmp_path: Path
-) -> None:
-    """After the server has looked it up, before or after its size is read."""
-    file = tmp_path / "faces.csv"
-    file.write_text("path\n" * 50_000)
-    kept = SentResult(file)
-    gone = SentResult(file, stat_result=file.stat() if seen else None)
-    assert answer(kept, method) == (200, 250_000 if method == "GET" else 0)
-    file.unlink()
-    status, length = answer(gone, method)
-    assert (status, length > 0) == (200 if seen and method == "HEAD" else 404, status == 404)
-
-
-def answer(response: SentResult, method: str) -> tuple[int, int]:
-    """Returns the status of a response, and the bytes of its body."""
-    messages: list[Any] = []
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()  # the client stays
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    asyncio.run(response({"type": "http", "method": method, "headers": []}, receive, send))
-    head, *parts = messages
-    assert head["type"] == "http.response.start"
-    return head["status"], sum(len(part["body"]) for part in parts)
 
 
 def test_the_mean_of_angles_does_not_depend_on_their_order() -> None:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fer_vit.app.jobs import MAX_WORKER_GROWTH, JobEvent, Task, resident_memory
+from fer_vit.app.jobs import JobEvent, Task
 from tests.helpers.processes import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -81,20 +81,21 @@ def obey(pipe: Connection, models: Sequence[str]) -> None:
     if models == ["gone"]:
         pipe.send({"state": "failed", "message": "no such model"})
     else:
-        memory = resident_memory(os.getpid())
-        columns = {"path": "string"}
-        pipe.send({"state": "ready", "columns": columns, "heads": {}, "memory": memory})
+        pipe.send({"state": "ready", "columns": {"path": "string"}, "heads": {}})
     while True:
-        order = pipe.recv().model
+        task = pipe.recv()
+        order = task.model
         if order == "die":
             raise SystemExit
         if order == "hang":
             time.sleep(600)
-        if order == "eat":
-            pages = bytearray(2 * MAX_WORKER_GROWTH)
-            for at in range(0, len(pages), 4096):
-                pages[at] = 1
-            time.sleep(600)  # until it is killed, however late
+        if order == "read":  # a file that is named "deadly" ends the process
+            for index, name in enumerate(task.names):
+                if index not in task.crashed:
+                    pipe.send({"state": "reading", "file": index})
+                    if name == "deadly":
+                        raise SystemExit
+            (task.folder / "faces.csv").write_text(str(sorted(task.crashed)))
         pipe.send({"state": "done"})
 
 
@@ -113,7 +114,7 @@ class Stub:
         self.tasks.append(task)
         try:
             while not self.proceed.is_set():
-                if gone():
+                if await gone():
                     self.cancelled += 1
                     yield {"state": "cancelled"}
                     return

@@ -1,0 +1,146 @@
+"""Pipes and devices where a command expects files: none waits for them."""
+
+import os
+import shutil
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from skimage.data import astronaut
+
+from fer_vit.data.schema import Reading, Row, write_manifest
+from fer_vit.errors import FerVitError
+from fer_vit.face.image import encode_png
+from fer_vit.files import open_input
+from fer_vit.geometry import LANDMARKS
+from fer_vit.texts import user_text
+from tests.helpers.commands import read, run
+from tests.helpers.processes import PATIENCE
+
+PIPES = ("b.mp4", "c.jpg", "d.gif", "e.webm", "f.csv", "index.html", "train-00000-of-00001.parquet")
+
+
+@pytest.fixture(autouse=True)
+def _an_end() -> Iterator[None]:
+    """A command that waits raises an error instead."""
+
+    def end(*_: Any) -> None:
+        raise TimeoutError("the command waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(int(PATIENCE))
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A folder with a photo, and pipes with the names of all kinds of files."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    Image.fromarray(astronaut()).save(folder / "a.jpg")
+    for name in PIPES:
+        os.mkfifo(folder / name)
+    return folder
+
+
+def test_predict_has_a_row_for_each_pipe(photos: Path, tmp_path: Path) -> None:
+    run("predict", photos, "--output", tmp_path / "faces.csv", "--workers", 0)
+    statuses = {Path(row["path"]).name: row["status"] for row in read(tmp_path / "faces.csv")}
+    refused = dict.fromkeys(("b.mp4", "c.jpg", "d.gif", "e.webm"), "not a regular file")
+    assert statuses == {"a.jpg": "ok"} | refused
+
+
+def test_visualize_names_the_pipes(photos: Path, tmp_path: Path) -> None:
+    run("visualize", photos, "--output", tmp_path / "report", "--method", "relevance")
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("not a regular file") >= 4
+
+
+def test_prepare_counts_the_pipes(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    for label in ("happiness", "anger"):
+        folder = root / label
+        shutil.copytree(photos, folder, ignore=shutil.ignore_patterns(*PIPES))
+        for name in PIPES:
+            os.mkfifo(folder / name)
+    run("prepare", "folder", root, tmp_path / "faces.parquet", "--duplicates", "keep")
+    assert "left out: 4 (not a regular file)" in capsys.readouterr().out  # two in each folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate {pipe} --output out",
+        "evaluate {table} --labels {pipe} --output out",
+        "compare {pipe} --by condition --output out",
+        "compare {table} --by condition --columns {pipe} --output out",
+        "predict {photo} --prior {pipe} --output out.csv",
+        "fit --config {pipe} --data.manifest {pipe}",
+        "validate --data.manifest {pipe} --ckpt_path {pipe}",
+        "export --checkpoint {pipe} out",
+        "predict {photo} --checkpoint {pipe} --output out.csv",
+        "predict {photo} --checkpoint {folder} --output out.csv",
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".jsonl", ".parquet", ".ckpt", ".json"])
+def test_a_named_pipe_is_one_line(
+    words: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo(f"pipe{suffix}")
+    Path("folder").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        os.mkfifo(Path("folder", name))
+    Path("table.csv").write_text("path,label\na.jpg,anger\n")
+    Image.fromarray(astronaut()).save("a.jpg")
+    line = words.format(pipe=f"pipe{suffix}", table="table.csv", photo="a.jpg", folder="folder")
+    with pytest.raises(SystemExit) as end:
+        run(*line.split())
+    assert end.value.code == 2
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_pipe_among_shards_is_no_shard(tmp_path: Path) -> None:
+    points = np.arange(2.0 * len(LANDMARKS)).reshape(-1, 2)
+    picture = encode_png(np.zeros((32, 32), np.uint8))
+    row = Row(picture, "a", "train", "anger", None, points, 0.9)
+    write_manifest(
+        tmp_path / "train-00000-of-00002.parquet", Reading(("anger", "fear"), [row]), "made"
+    )
+    os.mkfifo(tmp_path / "train-00001-of-00002.parquet")
+    with pytest.raises(SystemExit):
+        run("evaluate", tmp_path, "--output", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/tty", "/proc/self"])
+def test_what_is_no_regular_file_is_not_opened(name: str) -> None:
+    if not os.path.exists(name):
+        pytest.skip("this system has no such entry")
+    with pytest.raises(OSError, match=r"regular file|No such device"):
+        open_input(name)
+    with pytest.raises(FerVitError, match=r"regular file|No such device"):
+        user_text(name)
+
+
+def test_a_regular_file_is_opened_and_read(tmp_path: Path) -> None:
+    """The largest file that a reader takes is one of the others' tests: here, 300 MB, sparse."""
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(300_000_000)
+        file.seek(299_999_999)
+        file.write(b"x")
+    link = tmp_path / "link"
+    link.symlink_to(large)
+    with open_input(link) as opened:
+        assert stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
+        opened.seek(-1, os.SEEK_END)
+        assert opened.read() == b"x"
