@@ -70,6 +70,14 @@ class Pose(NamedTuple):
 NOT_FOUND = 0.0
 
 
+class Stamp(NamedTuple):
+    """What identifies the content of a file that was read."""
+
+    size: int  # bytes
+    mtime: int  # time of the last change, in nanoseconds
+    sha256: str  # of the whole content
+
+
 class Origin(NamedTuple):
     """What made a prediction."""
 
@@ -98,6 +106,7 @@ class PhotoInfo:
             several faces.
         source: The file or image in memory, for another reading; None before the faces are
             classified.
+        stamp: The identity of the file, for a folder of tables; None where it is not needed.
     """
 
     path: str
@@ -109,6 +118,7 @@ class PhotoInfo:
     size: tuple[int, int] | None = None
     taken_whole: bool = False
     source: Source | None = field(default=None, repr=False, compare=False)
+    stamp: Stamp | None = field(default=None, repr=False, compare=False)
 
     @property
     def reason(self) -> str:

@@ -27,6 +27,7 @@ LOGGER = logging.getLogger("fer_vit")
 
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
+INPUTS_KEY = "inputs"  # the key of the metadata that records which files were read
 LINE_BYTES = 2**16  # size of the write buffer of a live table; the buffer is flushed at line ends
 MAX_SHEET_ROWS = 1_048_576  # most rows of a sheet in Excel and LibreOffice, including the header
 NO_EXCEL = (
@@ -44,6 +45,7 @@ class TableLayout:
     columns: Mapping[str, type]  # type (str, int, float or bool) by name; any cell may be None
     formats: Mapping[str, str]  # format of numbers by column; `NUMBER` for columns without one
     facts: Mapping[str, str]  # metadata of a Parquet file; other files have no metadata
+    inputs: Mapping[str, object]  # metadata of a Parquet file, complete when it is closed
 
     def number_text(self, name: str, value: float) -> str:
         """Returns a number as text, with the digits of the column `name`."""
@@ -119,6 +121,7 @@ class ParquetFile:
     """Parquet with unrounded numbers; rows are written in groups of about `MAX_PENDING_ROWS`."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
+        self._layout = layout
         # This metadata makes pandas read integers with empty cells as Int64, not as float.
         columns = []
         for name, cell_type in layout.columns.items():
@@ -153,6 +156,7 @@ class ParquetFile:
         try:
             if complete:
                 self._flush()
+                self._file.add_key_value_metadata({INPUTS_KEY: json_text(self._layout.inputs)})
         finally:
             self._file.close()
 
@@ -242,6 +246,8 @@ class TableWriter:
     live: bool = False  # whether each row is in the file at once; only for .csv and .jsonl
     overwrite: bool = True  # whether the table may replace a file from the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
+    # what identifies each input file, by its path: metadata of a Parquet file when it is closed
+    inputs: Mapping[str, object] = field(default_factory=dict)
     # format of numbers by column; see `TableLayout`
     formats: Mapping[str, str] = field(default_factory=dict)
 
@@ -261,7 +267,7 @@ class TableWriter:
             raise cannot_write(self.path, error) from error
 
     def __enter__(self) -> "TableWriter":
-        layout = TableLayout(self.path, self.columns, self.formats, self.facts)
+        layout = TableLayout(self.path, self.columns, self.formats, self.facts, self.inputs)
         with ExitStack() as stack:
             path = self.path
             if not self.live:

@@ -106,9 +106,9 @@ def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
     odd = [Path(os.fsdecode(b"photos/\xff.jpg")), Path("photos/line\nbreak, ü.jpg")]
     first, second = plan = plan_tables(tmp_path, [*NAMES[:3], *odd], 3)
     write(first, ONCE)
-    assert check(plan) == {first: ({"ok": 2, "no face": 1}, 3)}
+    assert check(plan) == {first: ({"ok": 2, "no face": 1}, 3, {})}
     write(second, [(path.stem, 0) for path in odd])
-    assert check(plan)[second] == ({"ok": 2}, 2)
+    assert check(plan)[second] == ({"ok": 2}, 2, {})
 
 
 @pytest.mark.parametrize(
