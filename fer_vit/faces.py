@@ -38,8 +38,8 @@ Objects: TypeAlias = NDArray[np.object_]
 OK = "ok"
 NO_FACE = "no face"
 
-# The status of an animated PNG, WebP or AVIF.
-FIRST_FRAME = "animated: only the first frame is read"
+# The status of an animated PNG, WebP or AVIF, and of a TIFF with several pages.
+FIRST_FRAME = "several frames or pages: only the first is read"
 
 READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
