@@ -1,5 +1,6 @@
 """Checks of every table of a user: column names in the first row, and a limited size."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,9 +14,18 @@ MAX_COLUMNS = 10_000
 MAX_CELLS = 100_000_000
 
 
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Returns the file of a table, and the sheet that the path names: `book.xlsx#Data`."""
+    named = re.fullmatch(r"(.+\.xlsx)#(.+)", path.name, re.IGNORECASE)
+    if named is None:
+        return path, None
+    return path.with_name(named[1]), named[2]
+
+
 def check_regular(path: Path) -> None:
     """Raises FerVitError for a FIFO, a folder or a device, since reading could wait forever."""
-    if path.exists() and not path.is_file():
+    file, _ = split_sheet(path)
+    if file.exists() and not file.is_file():
         raise TableError(f"Expected a table in {path}, but it is not a regular file. Name another.")
 
 
@@ -43,6 +53,11 @@ def check_table_size(path: Path, rows: int, columns: int) -> None:
             f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
             "Remove columns, or split the table."
         )
+
+
+def in_brackets(assumed: Sequence[str]) -> str:
+    """Returns a space and the assumptions of reading for a message; empty without any."""
+    return f" ({', '.join(assumed)})" if assumed else ""
 
 
 def trim_name(name: str) -> str:
