@@ -284,7 +284,6 @@ def run_plain(verb: str, args: list[str]) -> None:
     if "fit_options" in inspect.signature(function).parameters:
         fit_options, args = split_options(args)
     words = normalize_words(args, parser)
-    check_repeated(words, parser)
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
@@ -295,7 +294,11 @@ def run_plain(verb: str, args: list[str]) -> None:
         raise FerVitError(f"{reason}{hint} (`fer-vit {verb} --help` lists the options)") from error
     if fit_options is not None:
         values["fit_options"] = fit_options
-    result = function(**values)
+    # with `--output -`, the command prints the rows of its table, and only these
+    prints_table = str(values.get("output")) == "-"
+    with redirect_stdout(sys.stderr if prints_table else sys.stdout):
+        check_repeated(words, parser)
+        result = function(**values)
     if hasattr(module, "show"):  # the command returns its result and does not print it
         module.show(result)
 

@@ -25,6 +25,7 @@ from fer_vit.texts import as_text, json_text
 
 LOGGER = logging.getLogger("fer_vit")
 
+STDOUT = Path("-")  # the path of a table in JSON Lines that is printed
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
 INPUTS_KEY = "inputs"  # the key of the metadata that records which files were read
@@ -241,7 +242,7 @@ class TableWriter:
     Raises FerVitError when the table cannot be written.
     """
 
-    path: Path  # ends in one of `SUFFIXES`
+    path: Path  # ends in one of `SUFFIXES`, or is `STDOUT`
     columns: dict[str, type]  # type (str, int, float or bool) by name; any cell may be None
     live: bool = False  # whether each row is in the file at once; only for .csv and .jsonl
     overwrite: bool = True  # whether the table may replace a file from the meantime
@@ -270,11 +271,12 @@ class TableWriter:
         layout = TableLayout(self.path, self.columns, self.formats, self.facts, self.inputs)
         with ExitStack() as stack:
             path = self.path
-            if not self.live:
+            row_file = JsonLinesFile if path == STDOUT else TABLE_FORMATS[path.suffix.lower()]
+            if not self.live and path != STDOUT:
                 path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             with self._errors_with_path():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = TABLE_FORMATS[self.path.suffix.lower()](path, layout, self.live)
+                self._file = row_file(path, layout, self.live)
             self._open = stack.pop_all()
         return self
 
@@ -333,6 +335,8 @@ def open_text(path: Path, live: bool) -> TextIO:
         "errors": "backslashreplace",
         "newline": "",
     }
+    if path == STDOUT:  # each line at once, and not through `PrintableStream`, which alters names
+        return os.fdopen(os.dup(1), "w", buffering=1, **options)
     if not live:
         text: TextIO = path.open("x", **options)
         return text

@@ -208,6 +208,22 @@ def test_a_folder_belongs_to_one_prediction(
     run("predict", "noise.png", *good)
 
 
+def test_a_dash_prints_the_rows_and_nothing_else(
+    photos: Path, checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    odd = tmp_path / "odd\x9b.png"  # a control character, which a terminal would obey
+    odd.write_text("no image")
+    words = ["predict", photos, odd, "--checkpoint", checkpoint, *CROPS]
+    run(*words, "--output", tmp_path / "faces.jsonl")
+    capfd.readouterr()
+    run(*words, "--output", "no.csv", "--output", "-")
+    printed, messages = capfd.readouterr()
+    assert printed == (tmp_path / "faces.jsonl").read_text("utf-8")
+    assert "`--output` is there several times" in messages
+    assert "Detector: none" in messages
+    assert not Path("-").exists()
+
+
 def test_replaced_files_are_noticed_by_their_content(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

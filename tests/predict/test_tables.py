@@ -99,7 +99,7 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     assert features == [f"feature_{index}" for index in range(32)]
     assert {row[name] for row in rows for name in features} == {""}
     faces = model.predict(np.zeros((60, 60, 3), np.uint8), workers=0)
-    assert faces.table(photos=True, features=True)["feature_31"] == [None]
+    assert faces.table(features=True)["feature_31"] == [None]
 
 
 def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
