@@ -336,7 +336,8 @@ def open_text(path: Path, live: bool) -> TextIO:
         "newline": "",
     }
     if path == STDOUT:  # each line at once, and not through `PrintableStream`, which alters names
-        return os.fdopen(os.dup(1), "w", buffering=1, **options)
+        printed: TextIO = os.fdopen(os.dup(1), "w", buffering=1, **options)
+        return printed
     if not live:
         text: TextIO = path.open("x", **options)
         return text
