@@ -61,10 +61,7 @@ SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # A whole number as pandas writes it beside missing values: 3.0 or 1234.000. 1.000 does not match,
 # since it may be a thousand.
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
-BOOLEAN_WORDS = {  # lower-case words of R and of spreadsheets in several languages
-    True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
-    False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
-}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # by lower-case word
 MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
 ROWS_AT_ONCE = 10_000  # rows of a workbook or JSON Lines that are Python objects at once
 
@@ -194,11 +191,9 @@ def read_booleans(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     for name in names:
         if name in booleans:
             continue
-        for value, words in BOOLEAN_WORDS.items():
-            if name.lower() in words:
-                booleans[name] = value
-        if name not in booleans:
+        if name.lower() not in BOOLEANS:
             raise BadCellError(int((names == name).argmax()), name, "TRUE or FALSE")
+        booleans[name] = BOOLEANS[name.lower()]
     return as_objects([booleans[name] for name in names])
 
 

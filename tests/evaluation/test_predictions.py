@@ -72,7 +72,7 @@ WRITERS: dict[str, Callable[[Path, list[Row]], object]] = {
     "pandas.csv": lambda path, rows: pd.DataFrame(rows).to_csv(path),
     "german.csv": lambda path, rows: (
         pd.DataFrame(rows)
-        .replace({True: "WAHR"})
+        .replace({True: "TRUE"})
         .to_csv(path, sep=";", decimal=",", encoding="cp1252", index=False)
     ),
     "excel.txt": lambda path, rows: pd.DataFrame(rows).to_csv(path, sep="\t", encoding="utf-16"),
