@@ -8,9 +8,9 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-from unicodedata import combining, normalize
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -21,41 +21,11 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import csv_value
 
-# Patterns that match a whole trimmed cell, in any case; for Python's `re` and for Arrow.
-_MISSING = (
-    "",
-    # written by R, pandas, SQL, Julia and people
-    r"#?n/?a",  # NA, n/a, #N/A
-    r"n\. ?a\.",  # n. a.
-    r"k\. ?a\.",  # k. A., in German
-    r"#n/a n/a",
-    r"na_[a-z]+_",  # NA_character_
-    r"nat",
-    r"\\n",  # \N
-    r"[+-]?nan",
-    r"null",
-    r"missing",
-    r"<(na|nan|null|missing)>",
-    r"\((null|missing)\)",
-    r"[+-]?1\.#(ind|qnan|snan)[0-9]*",  # -1.#IND00
-    # written by spreadsheets in any language
-    r"#nv",
-    r"#n/[a-z]",  # #N/D
-    r"#[^\s#]+[!?]",  # #REF!, #NAME?
-    r"#null",
-    r"#div/0",
-    r"#getting_data",
-    r"err:[0-9]+",  # Err:502
-    # written by SAS and Stata
-    r"\.[a-z_]",  # .a
-    # only points, dashes, question marks and other punctuation
-    "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
-)
+# What pandas reads as missing, with R's NA. `none`, -99, . and - are not in the list.
+_EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NULL", "null", "None")
+_NO_NUMBER = ("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")
+MISSING = (*_EMPTY, *_NO_NUMBER)
 
-# What programs and people write for a missing value. `none` and -99 are names.
-MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
-
-_MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # A whole number as pandas writes it beside missing values: 3.0 or 1234.000. 1.000 does not match,
@@ -161,7 +131,7 @@ def read_names(
             names.append(None)
         elif name in known_names:
             names.append(known_names[name])
-        elif _MISSING_CELL.fullmatch(name):
+        elif name in MISSING:
             words[name] += count
             names.append(None)
         elif WHOLE_NUMBER.fullmatch(name):
@@ -202,7 +172,7 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     trimmed = pc.utf8_trim(cells, characters=SPACES)
-    missing = pc.match_substring_regex(trimmed, f"^({MISSING})$")
+    missing = pc.is_in(trimmed, pa.array(MISSING, trimmed.type))
     return pc.if_else(missing, None, trimmed)
 
 
@@ -335,40 +305,6 @@ def check_magnitude(values: Array, most: float) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         raise BadCellError(row, f"{values[row]:g}", f"a number of at most {most:g}")
-
-
-def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one name, such as `P-01`, `p1` and `P_1`.
-
-    Names of a group differ in case, accents, width, spaces, punctuation, leading zeros or a
-    fraction of zeros.
-    """
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        groups.setdefault(_skeleton(name), []).append(name)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-# A sign at the start, a fraction, a whole number, a word, or a symbol that is no separator:
-# "-12.5 kg (%)" has the parts "-", "12", ".5", "kg" and "%".
-_PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
-
-_ZERO_FRACTION = re.compile("[.,]0+")
-_DASHES = re.compile("[\u2010-\u2015\u2212]")
-_QUOTES = re.compile("[\u2018-\u201f]")
-
-
-def _skeleton(name: str) -> tuple[str, ...]:
-    letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
-    letters = _QUOTES.sub("'", _DASHES.sub("-", letters))
-    parts = []
-    for part in _PARTS.findall(letters.casefold()):
-        if _ZERO_FRACTION.fullmatch(part):
-            continue
-        if part.isdigit():
-            part = part.lstrip("0") or "0"
-        parts.append(part)
-    return tuple(parts) or (name,)
 
 
 def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:

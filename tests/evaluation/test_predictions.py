@@ -298,11 +298,11 @@ def test_labels_that_people_changed_are_reported(tmp_path: Path) -> None:
 
 
 def test_missing_words_of_users_are_counted(tmp_path: Path) -> None:
-    rows = [photo(f"{index}.png", who=who) for index, who in enumerate(["NA", "a", " - ", "NA "])]
+    rows = [photo(f"{index}.png", who=who) for index, who in enumerate(["NA", "a", " n/a ", "NA "])]
     faces = read_predictions(write(tmp_path / "t.csv", rows))
     assert faces.columns["who"].tolist() == [None, "a", None, None]
     (note,) = faces.notes
-    assert "2 NA, 1 -" in note
+    assert "2 NA, 1 n/a" in note
 
 
 @pytest.mark.parametrize(
