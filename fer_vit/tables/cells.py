@@ -32,6 +32,9 @@ SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # since it may be a thousand.
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # by lower-case word
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+# A number whose comma is no mark of thousands: 0,125 or 1,5, but not 1,234.
+FRACTION = r"^[+-]?(0*,\d+|\d*,(\d{1,2}|\d{4,})|\d{4,},\d+|\d*,\d+[eE][+-]?\d+)$"
 MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
 ROWS_AT_ONCE = 10_000  # rows of a workbook or JSON Lines that are Python objects at once
 
@@ -205,80 +208,35 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark, and with thousands marks that are unambiguous.
-
-    With a comma as the mark, `1.234,5` is read, and `1.234` is an error.
-    """
-    if mark == ".":
-        try:
-            return _floats(cells.cast(pa.float64()))
-        except pa.ArrowException:
-            pass  # a cell has thousands marks, or is no number
-    thousands = "." if mark == "," else ","
-    spaces = r"\x{20}\x{A0}\x{202F}'\x{2019}"  # marks between thousands
-    group = rf"[{thousands}{spaces}]"
-    decimal = re.escape(mark)
-
-    # Examples have the decimal mark `.`. 1,234 does not match: a single group after the other mark
-    # could be a fraction.
-    forms = (
-        rf"\d+({decimal}\d*)?",  # 1, 1. or 1.5
-        rf"{decimal}\d+",  # .5
-        rf"\d{{1,3}}({group}\d{{3}})+{decimal}\d+",  # 1,234.5
-        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
-        rf"\d{{1,3}}([{spaces}]\d{{3}})+",  # 1 234
-    )
-    valid = rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
-    correct = pc.fill_null(pc.match_substring_regex(cells, valid), True)
-    if not pc.all(correct, min_count=0).as_py():
-        row = pc.index(correct, False).as_py()
-        raise BadCellError(row, cells[row].as_py(), "a number")
-
-    bare = pc.replace_substring_regex(cells, group, "")
-    pointed = pc.replace_substring(bare, mark, ".")
-    return _floats(pointed.cast(pa.float64()))
-
-
-def _proof(mark: str, group: str) -> str:
-    """Returns the pattern of numbers in which only `mark` can be the decimal mark."""
-    mark = re.escape(mark)
-    group = re.escape(group)
-    forms = (  # examples have the decimal mark `.`
-        rf"0*{mark}\d+",  # 0.125: thousands do not begin with 0
-        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: other than three digits after the mark
-        rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before the mark
-        rf"\d*{mark}\d+[eE][+-]?\d+",  # 1.234e5
-        rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",  # 1,234.567
-        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
-    )
-    return rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
-
-
-PROOFS = {".": _proof(".", ","), ",": _proof(",", ".")}
-UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # 1,234: thousands or a fraction
+    """Parses trimmed text with a decimal mark; marks for thousands are errors."""
+    pointed = cells
+    if mark == ",":
+        # with a comma as the mark, a point makes no number
+        pointed = pc.replace_substring(pc.replace_substring(cells, ".", "x"), ",", ".")
+    try:
+        return _floats(pointed.cast(pa.float64()))
+    except pa.ArrowException as error:
+        is_number = pc.fill_null(pc.match_substring_regex(pointed, NUMBER), True)
+        row = pc.index(is_number, False).as_py()
+        raise BadCellError(row, cells[row].as_py(), "a number") from error
 
 
 def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
     """Returns the decimal mark of columns of numbers.
 
-    Raises AmbiguousMarkError when the mark is unclear.
+    Raises AmbiguousMarkError when some cells have a point and others a comma, and when each comma
+    could be the mark of thousands.
     """
     texts = [plain_text(cells) for cells in columns if is_text(cells.type)]
-    try:
-        for cells in texts:
-            cells.cast(pa.float64())
+    comma = _example(texts, ",")
+    if comma is None:
         return "."
-    except pa.ArrowException:
-        pass
-
-    point = _example(texts, PROOFS["."])
-    comma = _example(texts, PROOFS[","])
-    if point and comma:
+    point = _example(texts, r"\.")
+    if point is not None:
         raise AmbiguousMarkError(point, comma)
-    unclear = _example(texts, UNCLEAR)
-    if unclear and not point and not comma:
-        raise AmbiguousMarkError(unclear)
-    return "," if comma else "."
+    if _example(texts, FRACTION) is None:
+        raise AmbiguousMarkError(comma)
+    return ","
 
 
 def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
