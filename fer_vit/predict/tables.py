@@ -35,7 +35,8 @@ from fer_vit.predict.stamps import is_unchanged
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import INPUTS_KEY, read_facts, write_fields
-from fer_vit.texts import as_text, check_permission
+from fer_vit.tables.expressions import LABELS_FACT
+from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
@@ -331,6 +332,7 @@ def _write_tables(
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
     """Returns what the metadata of a table records: version, model, and settings by name."""
     facts = {"version": __version__, "model": model.name, "face": options.face}
+    facts[LABELS_FACT] = json_text(model.labels)
     facts |= model.conditions
     facts["detector"] = detector_name(options.detector)
     for name, value in options.changed().items():

@@ -131,6 +131,7 @@ def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Pat
     for path, status in (("a", "ok"), ("b", "no face"), ("c", "not an image"), ("d", "ok")):
         happy = 0.5 if status == "ok" else None
         row = {"path": path, "status": status, "condition": "film", "subject": "s"}
+        row["label"] = "calm" if happy else None
         row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
         rows.append(row)
     table = pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"])
