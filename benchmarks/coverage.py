@@ -97,7 +97,7 @@ def model_differences(persons: int, of_person: int, studies: int) -> Outcomes:
         faces = evaluated(first, targets, unit)
         results = compare_models(faces, second)
         for name in names:
-            append_hit(outcomes[name], results.difference[name], 0.0)
+            append_hit(outcomes[name], results.differences[name], 0.0)
         outcomes["p of McNemar or t"].append(results.p < ALPHA)
         losses = -np.log((first * targets).sum(1)) + np.log((second * targets).sum(1))
         outcomes["p of a mean (paired t)"].append(paired_p(losses, unit) < ALPHA)

@@ -13,7 +13,7 @@ import threading
 from argparse import Action, ArgumentError, RawDescriptionHelpFormatter, _AppendAction, _HelpAction
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -296,7 +296,6 @@ def run_plain(verb: str, args: list[str]) -> None:
     if "fit_options" in inspect.signature(function).parameters:
         fit_options, args = split_options(args)
     words = normalize_words(args, parser)
-    check_repeated(words, parser)
     try:
         values = parser.parse_args(words).as_dict()
     except ArgumentError as error:
@@ -307,7 +306,11 @@ def run_plain(verb: str, args: list[str]) -> None:
         raise FerVitError(f"{reason}{hint} (`fer-vit {verb} --help` lists the options)") from error
     if fit_options is not None:
         values["fit_options"] = fit_options
-    result = function(**values)
+    # with `--output -`, the command prints the rows of its table, and only these
+    prints_table = str(values.get("output")) == "-"
+    with redirect_stdout(sys.stderr if prints_table else sys.stdout):
+        check_repeated(words, parser)
+        result = function(**values)
     if hasattr(module, "show"):  # the command returns its result and does not print it
         module.show(result)
 

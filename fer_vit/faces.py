@@ -38,8 +38,8 @@ Objects: TypeAlias = NDArray[np.object_]
 OK = "ok"
 NO_FACE = "no face"
 
-# The status of an animated PNG, WebP or AVIF.
-FIRST_FRAME = "animated: only the first frame is read"
+# The status of an animated PNG, WebP or AVIF, and of a TIFF with several pages.
+FIRST_FRAME = "several frames or pages: only the first is read"
 
 READ_STATUSES = (OK, NO_FACE, FIRST_FRAME)  # the statuses of readable images
 
@@ -70,6 +70,14 @@ class Pose(NamedTuple):
 NOT_FOUND = 0.0
 
 
+class Stamp(NamedTuple):
+    """What identifies the content of a file that was read."""
+
+    size: int  # bytes
+    mtime: int  # time of the last change, in nanoseconds
+    sha256: str  # of the whole content
+
+
 class Origin(NamedTuple):
     """What made a prediction."""
 
@@ -98,6 +106,7 @@ class PhotoInfo:
             several faces.
         source: The file or image in memory, for another reading; None before the faces are
             classified.
+        stamp: The identity of the file, for a folder of tables; None where it is not needed.
     """
 
     path: str
@@ -109,6 +118,7 @@ class PhotoInfo:
     size: tuple[int, int] | None = None
     taken_whole: bool = False
     source: Source | None = field(default=None, repr=False, compare=False)
+    stamp: Stamp | None = field(default=None, repr=False, compare=False)
 
     @property
     def reason(self) -> str:
@@ -437,30 +447,29 @@ class Faces(Sequence["Face"]):
         """The columns that were requested, by name."""
         return {}
 
-    def table(self, *, photos: bool = False, features: bool = False) -> dict[str, list[Cell]]:
+    def table(self, *, features: bool = False) -> dict[str, list[Cell]]:
         """Returns the columns of `fer-vit predict`; pyarrow, pandas and polars take them.
 
-        Args:
-            photos: Add a row for each photo that has no face or cannot be read.
-            features: Add the columns of features.
+        A photo that has no face or cannot be read has a row, too. With `features`, there are the
+        columns of features.
         """
         videos = any(info.frame is not None for info in self.infos)
         num_features = self.scheme.features if features else 0
         columns = face_fields(self.labels, self.scheme.outputs, videos, num_features)
-        rows = self.rows(columns, photos=photos)
+        rows = self.rows(columns)
         cells: dict[str, list[Cell]] = {}
         for column in columns:
             cells[column.name] = [row.get(column.name) for row in rows]
         return cells
 
     def rows(
-        self, chosen: Sequence[Field], *, photos: bool = True, min_confidence: float = 0.0
+        self, chosen: Sequence[Field], *, min_confidence: float = 0.0
     ) -> list[dict[str, Cell]]:
         """Returns the rows of a table with the chosen columns.
 
         Faces below `min_confidence` have no label and are ambiguous. Faces with a lower smoothed
-        probability have no smoothed label. With `photos`, the rows are in the order of the photos.
-        A photo without a face then has a row with its own columns and the origin.
+        probability have no smoothed label. A photo without a face has a row with its own columns
+        and the origin; the rows are then in the order of the photos, else in that of the faces.
         """
         rows = self._cells_by_row(chosen)
         if min_confidence:
@@ -474,10 +483,9 @@ class Faces(Sequence["Face"]):
                     row[SMOOTHED_LABEL] = smoothed_labels[index]
                 if "ambiguous" in row:
                     row["ambiguous"] = bool(low[index] or row["ambiguous"])
-        if not photos:
+        if len(np.unique(self.photo)) == len(self.infos):
             return rows
 
-        # a selection may have the faces in any order
         of_photo: list[list[dict[str, Cell]]] = [[] for _ in self.infos]
         for row, index in zip(rows, self.photo.tolist(), strict=True):
             of_photo[index].append(row)

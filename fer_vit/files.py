@@ -218,9 +218,10 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         names: Patterns of `fnmatch` for the files that the command writes into the folder. A folder
             with other files is not replaced.
     """
-    if path.name == "-":
+    if path.parts[:1] == ("-",):
         raise FerVitError(
-            "Expected a file or folder to write, but got `-`. Name one, such as faces.csv."
+            "Expected a file or folder to write, but got `-`. Name one; only `fer-vit predict` "
+            "prints its table."
         )
     clear_remains_of(path)
     if path.is_dir() and not names:

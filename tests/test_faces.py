@@ -80,11 +80,11 @@ def test_photos_have_their_faces(faces: Faces) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(faces, name))
 
 
-def test_tables_have_rows_for_photos_without_a_face_on_request(faces: Faces) -> None:
-    table = faces.table()
-    assert [*table] == [field.name for field in face_fields(LABELS)]
-    assert table["p_b"] == [0.1, 0.8, 0.6]
-    full = faces.table(photos=True)
+def test_tables_have_rows_for_photos_without_a_face(faces: Faces) -> None:
+    chosen = faces[:].table()
+    assert [*chosen] == [field.name for field in face_fields(LABELS)]
+    assert chosen["p_b"] == [0.1, 0.8, 0.6]
+    full = faces.table()
     assert full["path"] == ["1.jpg", "1.jpg", "2.jpg", "3.jpg"]
     assert full["face"] == [0, 1, None, 0]
     assert full["status"][2] == NO_FACE
@@ -92,13 +92,12 @@ def test_tables_have_rows_for_photos_without_a_face_on_request(faces: Faces) -> 
     assert no_faces().table()["path"] == []
 
 
-def test_faces_in_any_order_have_one_row_each_below_their_photo(faces: Faces) -> None:
+def test_faces_in_any_order_have_one_row_each_in_this_order(faces: Faces) -> None:
     for order in ([2, 0, 1], [1, 2, 0], [0, 2, 1]):
         turned = faces[order]
         assert turned.table()["p_b"] == [[0.1, 0.8, 0.6][row] for row in order]
-        table = turned.table(photos=True)
-        assert table["path"] == ["1.jpg", "1.jpg", "3.jpg"]
-        assert sorted(table["p_b"]) == [0.1, 0.6, 0.8]
+        beside_no_face = (turned + faces.of_photo(1)).table()  # in the order of the photos
+        assert beside_no_face["path"] == ["1.jpg", "1.jpg", "3.jpg", "2.jpg"]
         assert sum(len(photo.faces) for photo in turned.photos()) == 3
 
 
@@ -107,20 +106,20 @@ def test_faces_below_the_least_confidence_are_ambiguous_in_the_chosen_columns(
 ) -> None:
     chosen = face_fields(LABELS)
     # the confidences are 0.9, 0.8 and 0.6
-    rows = faces.rows(chosen, photos=False, min_confidence=0.7)
+    rows = faces.rows(chosen, min_confidence=0.7)
     assert [(row["label"], row["ambiguous"]) for row in rows] == [
         ("a", False),
         ("b", False),
         (None, True),
     ]
-    paths = faces.rows([chosen[0]], photos=False, min_confidence=0.7)
+    paths = faces.rows([chosen[0]], min_confidence=0.7)
     assert [*paths[2]] == [chosen[0].name]
 
 
 def test_frames_below_the_least_confidence_have_no_smoothed_label(faces: Faces) -> None:
     smoothed = np.array([[0.2, 0.8], [0.6, 0.4], [np.nan, np.nan]])
     rows = replace(faces, smoothed=smoothed).rows(
-        face_fields(LABELS, videos=True), photos=False, min_confidence=0.7
+        face_fields(LABELS, videos=True), min_confidence=0.7
     )
     # the largest smoothed probabilities are 0.8, 0.6 and none
     assert [row["label_smoothed"] for row in rows] == ["b", None, None]

@@ -73,7 +73,8 @@ def predict(
             the model that `fer-vit models` marks.
         model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
             my_module.MyTask`.
-        output: The table to write: .csv, .xlsx, .parquet or .jsonl; or a folder of Parquet tables.
+        output: The table to write: .csv, .xlsx, .parquet or .jsonl; a folder of Parquet tables; or
+            `-`, which prints JSON lines and nothing else: messages go to the standard error.
         part_size: The number of images per table in a folder; each video has a separate table.
         min_confidence: Faces below this confidence get no label and count as ambiguous. In videos,
             faces with a lower smoothed probability get no smoothed label, and are in no interval.
@@ -124,9 +125,7 @@ def predict(
     if annotate is not None:
         wanted = wanted._replace(copy=find_copy(annotate, wanted, images, sources))
     if rank.world_size > 1 and not wanted.in_folder:
-        remedy = (
-            f"Name a folder, for example `--output {output.stem}`, or unset RANK and WORLD_SIZE."
-        )
+        remedy = "Name a folder, for example `--output faces`, or unset RANK and WORLD_SIZE."
         raise FerVitError(
             f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. {remedy}"
         )

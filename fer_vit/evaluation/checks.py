@@ -11,9 +11,8 @@ from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray
 from fer_vit.tables.cells import is_missing
-from fer_vit.tables.expressions import SUM_TOLERANCE
 from fer_vit.tables.layout import PATH
-from fer_vit.tables.predicted import PredictedTable
+from fer_vit.tables.predicted import SUM_TOLERANCE, PredictedTable
 
 MAX_FALL = 1.0  # most seconds by which the time may fall from one frame to the next
 MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos

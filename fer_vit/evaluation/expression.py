@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import accuracy_by_votes, compare_groups, describe_results
-from fer_vit.evaluation.inference import paired_p
+from fer_vit.evaluation.inference import interval_of_test, paired_p
 from fer_vit.evaluation.results import (
     Evaluation,
     LabelResults,
@@ -76,8 +76,9 @@ def _wrong_labels(faces: EvaluatedFaces, targets: Array) -> list[WrongLabel]:
 
 
 def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
-    """Compares a model with another model by McNemar's exact test.
+    """Compares a model with another model by McNemar's exact test and a t test over units.
 
+    The larger p-value counts, and the difference of accuracy has the interval of this test.
     `against` are the other model's probabilities (N, C), NaN for an image without a face.
     """
     both = faces.predicted & np.isfinite(against[:, 0])
@@ -97,9 +98,11 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
     p = 1.0
     if num_differing:
         p = float(binomtest(num_only_first, num_differing).pvalue)
-    if faces.clustered:  # faces of a person are dependent: McNemar's p alone would be too small
-        gains = faces.correct.astype(float) - correct
+    gains = faces.correct.astype(float) - correct
+    if len(gains):
+        # faces of a person are dependent: McNemar's p alone would be too small
         p = max(p, paired_p(gains, units))
+        differences["accuracy"] = interval_of_test(gains, p, units)
     return ModelComparison(
         num_faces=int(both.sum()),
         other_scores=score_faces(against, targets, labels, units),

@@ -235,6 +235,32 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
     return max(t_p(mean, error, len(names)), 2.0 ** (1 - differing))
 
 
+def interval_of_test(values: Array, p: float, units: IntArray) -> FaceEstimate:
+    """Returns a mean difference of hits with the interval of its test: 0 is inside if p >= 0.05.
+
+    It is a t interval over units. Its standard error is at least the one with which a t test has
+    this p-value (the test-based interval of Miettinen 1976): a p-value of an exact test is larger
+    than that of the t test where few faces differ. Other bounds are those of `bound`.
+
+    Args:
+        values: The differences of hits (N,), from -1 to 1.
+        p: The p-value of the mean, at least that of `paired_p`.
+        units: The person or photo of each face (N,), as for `score_intervals`.
+    """
+    mean = float(values.mean())
+    degrees = len(np.unique(units)) - 1
+    low = None
+    high = None
+    if degrees:
+        error = standard_error((values - mean) / len(values), units)
+        t_of_p = max(float(student.isf(p / 2, degrees)), ROUNDING_ERROR)
+        half_width = float(student.isf(TAIL, degrees)) * max(error, abs(mean) / t_of_p)
+        low = max(mean - half_width, -1.0)
+        high = min(mean + half_width, 1.0)
+    estimate = FaceEstimate(mean, low, high, num_faces=len(values))
+    return bound(estimate, np.ones(len(values), bool), units, "difference")
+
+
 def hybrid_difference(first: FaceEstimate, second: FaceEstimate) -> FaceEstimate:
     """Returns the difference of two independent shares, with an interval from their intervals.
 

@@ -1,8 +1,7 @@
 """Joins predictions by path with tables of labels and of other columns, and describes groups."""
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,16 +18,17 @@ from fer_vit.evaluation.evaluated import (
     UnpredictedFaces,
     pair_outputs,
 )
+from fer_vit.evaluation.similar_names import look_alikes
 from fer_vit.faces import as_objects
 from fer_vit.fields import is_output, is_owned
 from fer_vit.geometry import Array
 from fer_vit.labels import find_label
-from fer_vit.tables.cells import is_missing, look_alikes
+from fer_vit.tables.cells import is_missing
 from fer_vit.tables.images import AngleUnit, Truth, read_images, read_truth_table
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import is_table
-from fer_vit.wording import counted, format_counts, list_names
+from fer_vit.wording import counted, list_names
 
 # Faces before or after their prediction.
 AnyFaces = TypeVar("AnyFaces", bound=EvaluatedFaces | UnpredictedFaces)
@@ -37,6 +37,9 @@ MAX_NAME_LENGTH = 200  # most characters of a group's or person's name
 
 # A long number as spreadsheets and R write it: the last digits may be lost.
 SHORTENED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d{2,3}")
+
+# What a spreadsheet or a person writes where there is no name: #REF!, -, ...
+NO_NAME = re.compile(r"#.*|[\W_]+")
 
 EXCEL_DIGITS = 15  # digits that a spreadsheet keeps of a number; further digits become zeros
 LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
@@ -178,33 +181,25 @@ def align_outputs(
 
 
 def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
-    """Returns lines about missing and similar names in columns to group by.
+    """Returns lines about missing names in columns to group by.
 
-    Raises FerVitError for a name that a spreadsheet has shortened, or that is too long.
+    Raises FerVitError for a cell that is no name, such as `-` or `#REF!`, a name that a spreadsheet
+    has shortened or that is too long, and for two names that a reader takes for one.
     """
     notes = []
     for column in dict.fromkeys(columns):
         if column == PATH:  # always complete; `check_rows` has checked it
             continue
-        cells = faces.columns[column][faces.predicted]
-        counts = Counter(str(cell) for cell in cells.tolist() if cell is not None)
-        _check_group_names(column, counts)
-        missing = len(cells) - counts.total()
-        if missing:
-            notes.append(f"`{column}` is missing for {missing:,} of {len(cells):,} faces.")
-        for group in look_alikes(counts):
-            sizes = Counter({f"`{name}`": counts[name] for name in group})
-            notes.append(
-                f"`{column}` has similar names, which count as different: {format_counts(sizes)}."
-            )
+        _check_group_names(faces, column)
+        missing = is_missing(faces.columns[column][faces.predicted])
+        if missing.any():
+            count = f"{missing.sum():,} of {len(missing):,}"
+            notes.append(f"`{column}` is missing for {count} faces.")
     return notes
 
 
 def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
-    """Returns lines about names in columns that occur only in rows without a face.
-
-    Raises the errors of `describe_groups`.
-    """
+    """Returns lines about names in columns that occur only in rows without a face."""
     notes = []
     for column in dict.fromkeys(columns):
         if column in (PATH, "status"):  # the status of a row already reports a missing face
@@ -212,7 +207,6 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
         cells = faces.columns[column]
         named = ~is_missing(cells)
         names = set(map(str, cells[named].tolist()))
-        _check_group_names(column, names)
         measured = set(map(str, cells[named & faces.predicted].tolist()))
         faceless = sorted(names - measured)
         if faceless:
@@ -223,8 +217,28 @@ def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str
     return notes
 
 
-def _check_group_names(column: str, names: Collection[str]) -> None:
-    """Raises FerVitError for a name that is too long, or a number that lost its last digits."""
+def _check_group_names(faces: EvaluatedFaces, column: str) -> None:
+    """Raises the errors of `describe_groups`, also for rows without a face."""
+    first_paths: dict[str, str] = {}  # the image of the first cell with each name
+    for cell, path in zip(faces.columns[column].tolist(), faces.paths, strict=True):
+        if cell is not None:
+            first_paths.setdefault(str(cell), path)
+    names = list(first_paths)
+    for name in names:
+        if NO_NAME.fullmatch(name) and name not in faces.labels:
+            raise FerVitError(
+                f"Expected a name in `{column}`, but got `{short(name)}` for "
+                f"{first_paths[name]}. Empty the cell if it is missing, or write a word."
+            )
+    similar = look_alikes(names)
+    if similar:
+        first, second, *_ = similar[0]
+        raise FerVitError(
+            f"Expected one spelling of each name in `{column}`, but got `{short(first)}` and "
+            f"`{short(second)}` (for {first_paths[first]} and {first_paths[second]}). Write both "
+            "alike, or rename one."
+        )
+
     last_digits = [match[1] for match in map(LONG_NUMBER.fullmatch, names) if match]
     all_zeros = not "".join(last_digits).strip("0")
     for name in names:

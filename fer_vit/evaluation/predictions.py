@@ -18,10 +18,9 @@ from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, are_uncertain, as_obj
 from fer_vit.fields import BOX_COLUMNS, ORIGIN_FIELDS, SMOOTHED_LABEL
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.tables.cells import is_missing
-from fer_vit.tables.expressions import SUM_TOLERANCE
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import normal_path
-from fer_vit.tables.predicted import read_predicted
+from fer_vit.tables.predicted import SUM_TOLERANCE, read_predicted
 from fer_vit.wording import format_counts
 
 BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the box

@@ -102,8 +102,8 @@ def result_lines(evaluation: Evaluation, labelled: LabelResults) -> list[str]:
             f"On the same {comparison.num_faces:,} faces, the accuracy minus the other model's is "
             f"{difference}. Only the model is correct on {comparison.num_only_first:,}, only the "
             f"other on {comparison.num_only_second:,}: p = {comparison.p:.2g} (McNemar's exact "
-            "test; where several faces are of one person, not below the p of a t test over "
-            "persons)."
+            "test, and not below the p of a t test over persons or photos; the interval is that of "
+            "the test)."
         )
     return lines
 

@@ -23,6 +23,7 @@ from PIL.TiffImagePlugin import (
     IMAGELENGTH,
     IMAGEWIDTH,
     ImageFileDirectory_v2 as TiffDirectory,
+    TiffImageFile,
 )
 from PIL.WebPImagePlugin import WebPImageFile
 
@@ -52,6 +53,11 @@ SEQUENTIAL_FRAMES = frozenset((0xC0, 0xC1, 0xC9))
 # Most segments that a JPEG may have. Each segment takes time, but only four bytes; a hundred are
 # many.
 MAX_SEGMENTS = 10_000
+
+TIFF = rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]"
+SUBFILE_TYPE = 254  # the tag of a TIFF for what a page is
+NO_PAGE = 1 | 4  # bits of this tag: a smaller copy of another page, and a transparency mask
+MAX_COPIES = 32  # most smaller copies and masks before the second page; a pyramid has about ten
 
 AVIF = frozenset((b"avif", b"avis"))  # the brands of an AVIF
 MAX_BRAND_BYTES = 1024  # most bytes of a file's list of brands; twenty to forty are usual
@@ -105,6 +111,21 @@ def is_animated(data: bytes) -> bool:
         return False
     with suppress(Exception):  # Pillow raises many types for headers that decoders accept
         return bool(getattr(image_format.animated(io.BytesIO(data)), "is_animated", False))
+    return False
+
+
+def has_several_pages(data: bytes) -> bool:
+    """Returns whether a decodable TIFF has a second page that is a picture of its own."""
+    if not re.match(TIFF, data):
+        return False
+    try:
+        with TiffImageFile(io.BytesIO(data)) as image:
+            for page in range(1, MAX_COPIES):
+                image.seek(page)
+                if not image.tag_v2.get(SUBFILE_TYPE, 0) & NO_PAGE:
+                    return True
+    except Exception:  # EOFError after the last page; Pillow raises many types for broken pages
+        return False
     return False
 
 
@@ -215,7 +236,7 @@ IMAGE_FORMATS = (
     # 6.2 bytes per pixel
     ImageFormat(_pattern(rb"BM"), ".bmp", _size_by(BmpImageFile), MAX_PIXELS),
     # up to 12.4 bytes per pixel: CMYK, or 16 bits with transparency in one strip
-    ImageFormat(_pattern(rb"II[\x2a\x2b]\0|MM\0[\x2a\x2b]"), ".tiff", _tiff_size, 97 * MEGA),
+    ImageFormat(_pattern(TIFF), ".tiff", _tiff_size, 97 * MEGA),
     # up to 24 bytes per pixel; with transparency, up to 46
     ImageFormat(_pattern(rb"....ftyp"), ".avif", _size_by(AvifImageFile), 50 * MEGA, AvifImageFile),
 )

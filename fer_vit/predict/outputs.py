@@ -11,7 +11,7 @@ from fer_vit.heads import EXPRESSION, MOVEMENTS
 from fer_vit.listing import MARKED_COPY, is_marked_copy
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.people import People, is_textgrid, write_intervals
-from fer_vit.report.table import SUFFIXES
+from fer_vit.report.table import STDOUT, SUFFIXES
 
 
 class MarkedCopy(NamedTuple):
@@ -37,7 +37,7 @@ class Outputs(NamedTuple):
     @property
     def in_folder(self) -> bool:
         """Whether `table` is a folder of tables: several processes write these, and keep them."""
-        return self.table.is_dir() or not self.table.suffix
+        return self.table != STDOUT and (self.table.is_dir() or not self.table.suffix)
 
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
@@ -137,10 +137,10 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
 def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
     """Raises FerVitError when a table cannot be written at its path."""
     named = [outputs.people, outputs.intervals]
-    if not outputs.in_folder:
+    if not outputs.in_folder and outputs.table != STDOUT:
         named.insert(0, outputs.table)
     tables = [path for path in named if path]
-    if outputs.overwrite and not tables:
+    if outputs.overwrite and outputs.in_folder and not tables:
         raise FerVitError("Finished tables in a folder are kept. Remove the folder to start over.")
     if outputs.in_folder:  # a folder of tables has no other files
         for path in tables:

@@ -25,7 +25,7 @@ from fer_vit.face.detectors import (
     find_detector,
 )
 from fer_vit.face.finder import Crop, FaceFinder, FaceMode
-from fer_vit.face.headers import is_animated
+from fer_vit.face.headers import has_several_pages, is_animated
 from fer_vit.face.image import CRASHED, ImageError
 from fer_vit.faces import (
     FIRST_FRAME,
@@ -176,10 +176,10 @@ class PhotoReader:
             content = image_file.read_bytes(source) if isinstance(source, Path) else source
             if isinstance(content, bytes):
                 search = self.finder.find_in_file(content, info)
-                animated = is_animated(content)
+                has_more = is_animated(content) or has_several_pages(content)
             else:
                 search = self.finder.search(content, info)
-                animated = False
+                has_more = False
             crops = self.finder.crop(search.image, search.faces, search.reduction)
             taken_whole = self.finder.shows_photo(search.image)
         except ImageError as error:
@@ -187,7 +187,7 @@ class PhotoReader:
         except (cv2.error, MemoryError):  # an image of an odd shape, or a huge image
             return Item(no_faces([replace(info, status="the image cannot be processed")]), [])
         status = OK if len(search.faces) else NO_FACE
-        if animated:
+        if has_more:
             status = FIRST_FRAME
         info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
         faces = replace(search.faces, infos=(info,))

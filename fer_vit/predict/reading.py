@@ -15,19 +15,30 @@ from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.photos import PhotoBatch, PhotoOptions, PhotoReader, read_batches
+from fer_vit.predict.photos import (
+    PhotoBatch,
+    PhotoOptions,
+    PhotoReader,
+    Reader,
+    read_batches,
+)
+from fer_vit.predict.stamps import StampedReader
 from fer_vit.processes import cores
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 
 
 def read_sources(
-    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions
+    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions, stamped: bool = False
 ) -> Iterator[PhotoBatch]:
-    """Yields batches of photos and frames, in order. The first worker processes start at once."""
+    """Yields batches of photos and frames, in order. The first worker processes start at once.
+
+    With `stamped`, the sources are files, and each `PhotoInfo` has the stamp of its file.
+    """
     # Runs of successive photos, and of successive videos.
     by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
     runs = (
-        _read_run(sources, finder, options, videos, list(indices)) for videos, indices in by_kind
+        _read_run(sources, finder, options, stamped, videos, list(indices))
+        for videos, indices in by_kind
     )
     first_run = next(runs, iter(()))  # starts its worker processes
     return chain(first_run, chain.from_iterable(runs))
@@ -37,18 +48,20 @@ def _read_run(
     sources: Sequence[Source],
     finder: FaceFinder,
     options: PhotoOptions,
+    stamped: bool,
     videos: bool,
     indices: Sequence[int],
 ) -> Iterator[PhotoBatch]:
     """Yields batches of successive photos, or, with `videos`, of successive videos."""
     processes = count_processes(options, len(indices), videos)
-    if not videos:
-        photo_reader = PhotoReader(sources, finder)
-        return read_batches(photo_reader, indices, options.batch_size, processes)
-    from fer_vit.predict.video import VideoReader  # not at the top: PyAV may not be installed
+    reader: Reader = PhotoReader(sources, finder)
+    if videos:
+        from fer_vit.predict.video import VideoReader  # not at the top: PyAV may not be installed
 
-    video_reader = VideoReader(sources, finder, options)
-    return read_batches(video_reader, indices, options.batch_size, processes)
+        reader = VideoReader(sources, finder, options)
+    if stamped:
+        reader = StampedReader(reader)
+    return read_batches(reader, indices, options.batch_size, processes)
 
 
 def count_processes(options: PhotoOptions, num_sources: int, videos: bool) -> int:

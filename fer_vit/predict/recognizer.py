@@ -21,7 +21,7 @@ from tqdm import tqdm
 import fer_vit.explain.methods as methods
 from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch, collate
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.explain.trace import attention_views, trace
 from fer_vit.face.crop import check_regions, crop_for
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
@@ -50,7 +50,7 @@ from fer_vit.predict.inputs import Images, as_sources, is_video
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
-from fer_vit.predict.results import FaceResults, as_results, report_photos
+from fer_vit.predict.results import FaceResults, as_results, report_photos, table
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
@@ -300,6 +300,40 @@ class Recognizer(nn.Module):
         faces = join_faces([as_results(no_faces(scheme=scheme)), *batches])
         report_photos(faces.infos)
         return faces
+
+    def predict_batch(self, photos: Any, **options: Any) -> Any:
+        """Returns the rows of `fer-vit predict` for a table of photos, both in pyarrow.
+
+        This is the function that Ray Data, Spark and Dask apply to each batch. No photo raises an
+        error: one that cannot be read has a row with the reason as its `status`. If a path is that
+        of a video, the table has the columns of videos.
+
+        Args:
+            photos: A table or record batch with the column `path`, and optionally `bytes` with the
+                content of each photo's file; where `bytes` is empty, the file is read.
+            options: As for `predict`. The default of `workers` is 0, because the framework runs
+                several processes.
+
+        Raises:
+            FerVitError: There is no column `path`, or an option has a wrong value.
+        """
+        names = photos.schema.names
+        if "path" not in names:
+            raise FerVitError(
+                f"Expected a table with the column path, but got {short(', '.join(names))}."
+            )
+        paths = [path or "" for path in photos.column("path").to_pylist()]
+        contents: list[bytes | None] = [None] * len(paths)
+        if "bytes" in names:
+            contents = photos.column("bytes").to_pylist()
+        sources: list[Source] = []
+        for path, content in zip(paths, contents, strict=True):
+            sources.append(Path(path) if content is None else content)
+        chosen = PhotoOptions(**{"workers": 0, **options})
+        found = self.recognize(sources, chosen)
+        faces = join_faces([as_results(no_faces(scheme=self.scheme(chosen.detector))), *found])
+        infos = tuple(replace(info, path=paths[info.index]) for info in faces.infos)
+        return table(replace(faces, infos=infos))
 
     @fill_docstring(METHODS=methods.METHODS_HELP)
     def explain(self, faces: Face | Faces | Sequence[Face], method: str = "pixels") -> Explanations:

@@ -13,6 +13,7 @@ from fer_vit.errors import FerVitError, ImageError
 from fer_vit.faces import ARRAYS, READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
+from fer_vit.predict.inputs import is_video
 from fer_vit.predict.plot import plot_face, plot_photos, read_photo
 from fer_vit.report.table import arrow_schema, arrow_table
 
@@ -133,29 +134,23 @@ def report_photos(infos: Sequence[PhotoInfo]) -> None:
         )
 
 
-def table(faces: Face | Faces | Sequence[Face], *, photos: bool = False) -> Any:
-    """Returns the faces as a pyarrow table with the columns of `fer-vit predict`.
+def table(faces: Face | Faces | Sequence[Face]) -> Any:
+    """Returns the rows of `fer-vit predict` as a pyarrow table.
 
-    `.to_pylist()` converts the table to dictionaries, and `.to_pandas()` to a data frame if pandas
-    is installed.
+    There is a row for each face, and one for each photo that has no face or cannot be read, as long
+    as `faces` has it: `faces[mask]` has only photos with faces. `.to_pylist()` converts the table
+    to dictionaries, and `.to_pandas()` to a data frame if pandas is installed.
 
     Args:
         faces: The result of `predict`, or some faces of it.
-        photos: Add a row for each photo that has no face or cannot be read, as `fer-vit predict`
-            does. `faces` must then be the result of `predict`.
 
     Raises:
-        FerVitError: The photos are unknown, or the arguments are no faces of one model.
+        FerVitError: The argument has no faces of one model.
     """
-    if not isinstance(faces, Faces):
-        if photos:
-            raise FerVitError(
-                f"`photos` needs the result of `predict`, but got a {type(faces).__name__}."
-            )
-        if isinstance(faces, Sequence) and not faces:
-            return arrow_table([], arrow_schema(table_columns(())))
-        faces = collect_faces(faces)
-    videos = any(info.frame is not None for info in faces.infos)
+    if isinstance(faces, Sequence) and not isinstance(faces, Faces) and not faces:
+        return arrow_table([], arrow_schema(table_columns(())))
+    faces = collect_faces(faces)
+    videos = any(info.frame is not None or is_video(info.source) for info in faces.infos)
     fields = face_fields(faces.labels, faces.scheme.outputs, videos)
     types = {field.name: field.cell_type for field in fields}
-    return arrow_table(faces.rows(fields, photos=photos), arrow_schema(types))
+    return arrow_table(faces.rows(fields), arrow_schema(types))

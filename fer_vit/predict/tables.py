@@ -4,6 +4,7 @@ A later run completes a folder.
 """
 
 import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo
+from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.listing import system_entry
@@ -27,12 +28,15 @@ from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
+from fer_vit.predict.stamps import is_unchanged
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
-from fer_vit.report.table import read_facts, write_fields
-from fer_vit.texts import as_text, check_permission
+from fer_vit.report.table import INPUTS_KEY, read_facts, write_fields
+from fer_vit.tables.expressions import LABELS_FACT
+from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
@@ -46,6 +50,7 @@ class Checked(NamedTuple):
 
     statuses: Counter[str]  # number of images and frames by status
     num_faces: int
+    stamps: dict[str, Stamp | None]  # the stamp of each image, by its path
 
 
 class Written(NamedTuple):
@@ -113,10 +118,11 @@ def predict_folder(
     Each table has a chunk of the images; a video is a chunk. Processes do not communicate, so no
     process waits for a dead one: each lists the images itself and takes the chunks of its rank. A
     table appears when it is complete, so a missing table is work to do. Raises FerVitError when the
-    folder contains other files, or a table of other images, options or another model.
+    folder contains other files, a table of other images, options or another model, or when an image
+    of a table of this process has changed.
     """
     check_model(outputs, model.heads, model.name)
-    facts = _folder_facts(model, images, options, outputs)
+    facts = _folder_facts(model, options, outputs)
     clear_remains_in(outputs.table)  # also remains of tables that are finished by now
 
     # the missing tables of this process
@@ -124,13 +130,18 @@ def predict_folder(
     checked = check_written_tables(plan, facts, already_checked=())
     assigned = {}
     for path in list(plan)[rank.rank :: rank.world_size]:
-        if path not in checked:
+        if path in checked:
+            check_unchanged(path, plan[path], checked[path].stamps)
+        else:
             assigned[path] = plan[path]
     summary = "Nothing to do: all tables of this process exist."
     if assigned:
         # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
-        photos = model.recognize(list(chain.from_iterable(assigned.values())), options)
+        sources = list(chain.from_iterable(assigned.values()))
+        finder = make_finder(model.crop_spec, options)
+        started = Started(model.crop_spec, read_sources(sources, finder, options, stamped=True))
+        photos = model.recognize(sources, options, started)
         videos = any(map(is_video, images))
         written = _write_tables(
             model=model,
@@ -165,9 +176,7 @@ def predict_folder(
     )
 
 
-def _folder_facts(
-    model: Recognizer, images: Sequence[Path], options: PhotoOptions, outputs: Outputs
-) -> dict[str, str]:
+def _folder_facts(model: Recognizer, options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
     """Returns the facts that are recorded in all tables of a folder, and must be equal."""
     facts = prediction_facts(model, options)
     facts["fingerprint"] = fingerprint(model)
@@ -177,10 +186,6 @@ def _folder_facts(
         facts["outputs"] = ", ".join(outputs.heads)
     if outputs.features:
         facts["features"] = str(outputs.features)
-    # Relative paths name other files in another directory. The directory is hashed, because tables
-    # are passed on.
-    if not all(map(os.path.isabs, images)):
-        facts["directory"] = hashlib.sha256(os.fsencode(os.getcwd())).hexdigest()[:16]
     return facts
 
 
@@ -231,6 +236,9 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
     try:
         with pq.ParquetFile(table) as file:
             recorded = read_facts(file.schema_arrow.metadata or {})
+            stamps = json.loads(file.metadata.metadata[INPUTS_KEY.encode()])
+            for path, stamp in stamps.items():
+                stamps[path] = stamp and Stamp(*stamp)
             rows = file.read(["path", "frame", "face", "status"]).to_pylist()
         faces = [(row["path"], row.get("frame"), row["face"]) for row in rows]
         first_rows = [row for row in rows if not row["face"]]  # one of each image or frame
@@ -255,7 +263,20 @@ def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str,
             f"Expected {len(images):,} images from {short(images[0])} on, each once and in order, "
             f"in {table}, but it contains others. {OTHER_FOLDER}"
         )
-    return Checked(statuses, sum(face is not None for _, _, face in faces))
+    num_faces = sum(face is not None for _, _, face in faces)
+    return Checked(statuses, num_faces, stamps)
+
+
+def check_unchanged(
+    table: Path, images: Sequence[Path], stamps: Mapping[str, Stamp | None]
+) -> None:
+    """Raises FerVitError for an image that is not the one whose rows are in a table."""
+    for image in images:
+        if not is_unchanged(image, stamps[as_text(str(image))]):
+            raise FerVitError(
+                f"{image} has changed since {table} was written. Remove this table and run "
+                "the same command again, or choose another folder."
+            )
 
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
@@ -289,12 +310,16 @@ def _write_tables(
     marks: list[list[Marked]] = []
     by_source = groupby(photos, lambda faces: faces.infos[0].index)
     for path, chunk in plan.items():
-        with write_fields(path, chosen, overwrite=outputs.overwrite, facts=facts) as table:
+        stamps: dict[str, Stamp | None] = {}
+        with write_fields(
+            path, chosen, overwrite=outputs.overwrite, facts=facts, inputs=stamps
+        ) as table:
             sources = (of_source for _, of_source in islice(by_source, len(chunk)))
             for faces in chain.from_iterable(sources):
                 rows = faces.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)
                 (info,) = faces.infos
+                stamps[as_text(info.path)] = info.stamp
                 counts.add(info, rows)
                 if outputs.people or outputs.intervals:
                     people.add(faces)
@@ -307,6 +332,7 @@ def _write_tables(
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
     """Returns what the metadata of a table records: version, model, and settings by name."""
     facts = {"version": __version__, "model": model.name, "face": options.face}
+    facts[LABELS_FACT] = json_text(model.labels)
     facts |= model.conditions
     facts["detector"] = detector_name(options.detector)
     for name, value in options.changed().items():

@@ -25,8 +25,10 @@ from fer_vit.texts import as_text, json_text
 
 LOGGER = logging.getLogger("fer_vit")
 
+STDOUT = Path("-")  # the path of a table in JSON Lines that is printed
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
+INPUTS_KEY = "inputs"  # the key of the metadata that records which files were read
 LINE_BYTES = 2**16  # size of the write buffer of a live table; the buffer is flushed at line ends
 MAX_SHEET_ROWS = 1_048_576  # most rows of a sheet in Excel and LibreOffice, including the header
 NO_EXCEL = (
@@ -44,6 +46,7 @@ class TableLayout:
     columns: Mapping[str, type]  # type (str, int, float or bool) by name; any cell may be None
     formats: Mapping[str, str]  # format of numbers by column; `NUMBER` for columns without one
     facts: Mapping[str, str]  # metadata of a Parquet file; other files have no metadata
+    inputs: Mapping[str, object]  # metadata of a Parquet file, complete when it is closed
 
     def number_text(self, name: str, value: float) -> str:
         """Returns a number as text, with the digits of the column `name`."""
@@ -119,6 +122,7 @@ class ParquetFile:
     """Parquet with unrounded numbers; rows are written in groups of about `MAX_PENDING_ROWS`."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
+        self._layout = layout
         # This metadata makes pandas read integers with empty cells as Int64, not as float.
         columns = []
         for name, cell_type in layout.columns.items():
@@ -153,6 +157,7 @@ class ParquetFile:
         try:
             if complete:
                 self._flush()
+                self._file.add_key_value_metadata({INPUTS_KEY: json_text(self._layout.inputs)})
         finally:
             self._file.close()
 
@@ -237,11 +242,13 @@ class TableWriter:
     Raises FerVitError when the table cannot be written.
     """
 
-    path: Path  # ends in one of `SUFFIXES`
+    path: Path  # ends in one of `SUFFIXES`, or is `STDOUT`
     columns: dict[str, type]  # type (str, int, float or bool) by name; any cell may be None
     live: bool = False  # whether each row is in the file at once; only for .csv and .jsonl
     overwrite: bool = True  # whether the table may replace a file from the meantime
     facts: Mapping[str, str] = field(default_factory=dict)  # metadata of a Parquet file
+    # what identifies each input file, by its path: metadata of a Parquet file when it is closed
+    inputs: Mapping[str, object] = field(default_factory=dict)
     # format of numbers by column; see `TableLayout`
     formats: Mapping[str, str] = field(default_factory=dict)
 
@@ -261,14 +268,15 @@ class TableWriter:
             raise cannot_write(self.path, error) from error
 
     def __enter__(self) -> "TableWriter":
-        layout = TableLayout(self.path, self.columns, self.formats, self.facts)
+        layout = TableLayout(self.path, self.columns, self.formats, self.facts, self.inputs)
         with ExitStack() as stack:
             path = self.path
-            if not self.live:
+            row_file = JsonLinesFile if path == STDOUT else TABLE_FORMATS[path.suffix.lower()]
+            if not self.live and path != STDOUT:
                 path = stack.enter_context(atomic_write(self.path, overwrite=self.overwrite))
             with self._errors_with_path():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = TABLE_FORMATS[self.path.suffix.lower()](path, layout, self.live)
+                self._file = row_file(path, layout, self.live)
             self._open = stack.pop_all()
         return self
 
@@ -327,6 +335,9 @@ def open_text(path: Path, live: bool) -> TextIO:
         "errors": "backslashreplace",
         "newline": "",
     }
+    if path == STDOUT:  # each line at once, and not through `PrintableStream`, which alters names
+        printed: TextIO = os.fdopen(os.dup(1), "w", buffering=1, **options)
+        return printed
     if not live:
         text: TextIO = path.open("x", **options)
         return text

@@ -37,7 +37,7 @@ from fer_vit.tables.images import (
     check_filled,
     check_target_range,
 )
-from fer_vit.tables.layout import PATH
+from fer_vit.tables.layout import PATH, split_sheet
 from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import Table, read_table
 from fer_vit.wording import counted, list_names
@@ -153,7 +153,8 @@ def read_targets(
         FerVitError: There is no column `path`, or neither a label nor a target, two columns name
             the same output, an image has two rows, a value is out of range, or the unit is unclear.
     """
-    if not path.is_file():
+    file, _ = split_sheet(path)
+    if not file.is_file():
         raise FerVitError(f"Expected a table of labels or targets, but there is none at {path}.")
     table = read_table(path)
     table.check_columns(PATH)

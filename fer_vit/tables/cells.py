@@ -8,9 +8,9 @@ import datetime
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-from unicodedata import combining, normalize
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -21,50 +21,20 @@ from fer_vit.faces import as_objects
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.report.table import csv_value
 
-# Patterns that match a whole trimmed cell, in any case; for Python's `re` and for Arrow.
-_MISSING = (
-    "",
-    # written by R, pandas, SQL, Julia and people
-    r"#?n/?a",  # NA, n/a, #N/A
-    r"n\. ?a\.",  # n. a.
-    r"k\. ?a\.",  # k. A., in German
-    r"#n/a n/a",
-    r"na_[a-z]+_",  # NA_character_
-    r"nat",
-    r"\\n",  # \N
-    r"[+-]?nan",
-    r"null",
-    r"missing",
-    r"<(na|nan|null|missing)>",
-    r"\((null|missing)\)",
-    r"[+-]?1\.#(ind|qnan|snan)[0-9]*",  # -1.#IND00
-    # written by spreadsheets in any language
-    r"#nv",
-    r"#n/[a-z]",  # #N/D
-    r"#[^\s#]+[!?]",  # #REF!, #NAME?
-    r"#null",
-    r"#div/0",
-    r"#getting_data",
-    r"err:[0-9]+",  # Err:502
-    # written by SAS and Stata
-    r"\.[a-z_]",  # .a
-    # only points, dashes, question marks and other punctuation
-    "[-.?_*/~\u2010-\u2015\u2026\u2212]+",
-)
+# What pandas reads as missing, with R's NA. `none`, -99, . and - are not in the list.
+_EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NULL", "null", "None")
+_NO_NUMBER = ("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")
+MISSING = (*_EMPTY, *_NO_NUMBER)
 
-# What programs and people write for a missing value. `none` and -99 are names.
-MISSING = rf"(?i:{'|'.join(_MISSING)})|None"
-
-_MISSING_CELL = re.compile(MISSING)
 _UNICODE_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 SPACES = "".join(_UNICODE_SPACES) + "\u200b\u2060\ufeff"
 # A whole number as pandas writes it beside missing values: 3.0 or 1234.000. 1.000 does not match,
 # since it may be a thousand.
 WHOLE_NUMBER = re.compile(r"-?(0\.0+|[1-9]\d{0,2}\.(?!000$)0+|[1-9]\d{3,}\.0+)")
-BOOLEAN_WORDS = {  # lower-case words of R and of spreadsheets in several languages
-    True: ("true", "1", "wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar", "prawda"),
-    False: ("false", "0", "falsch", "faux", "falso", "onwaar", "fa\u0142sz"),
-}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # by lower-case word
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+# A number whose comma is no mark of thousands: 0,125 or 1,5, but not 1,234.
+FRACTION = r"^[+-]?(0*,\d+|\d*,(\d{1,2}|\d{4,})|\d{4,},\d+|\d*,\d+[eE][+-]?\d+)$"
 MAX_EXACT_INTEGER = 2**53  # larger whole numbers have no exact float
 ROWS_AT_ONCE = 10_000  # rows of a workbook or JSON Lines that are Python objects at once
 
@@ -164,7 +134,7 @@ def read_names(
             names.append(None)
         elif name in known_names:
             names.append(known_names[name])
-        elif _MISSING_CELL.fullmatch(name):
+        elif name in MISSING:
             words[name] += count
             names.append(None)
         elif WHOLE_NUMBER.fullmatch(name):
@@ -194,11 +164,9 @@ def read_booleans(cells: pa.ChunkedArray) -> NDArray[np.object_]:
     for name in names:
         if name in booleans:
             continue
-        for value, words in BOOLEAN_WORDS.items():
-            if name.lower() in words:
-                booleans[name] = value
-        if name not in booleans:
+        if name.lower() not in BOOLEANS:
             raise BadCellError(int((names == name).argmax()), name, "TRUE or FALSE")
+        booleans[name] = BOOLEANS[name.lower()]
     return as_objects([booleans[name] for name in names])
 
 
@@ -207,7 +175,7 @@ def plain_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     trimmed = pc.utf8_trim(cells, characters=SPACES)
-    missing = pc.match_substring_regex(trimmed, f"^({MISSING})$")
+    missing = pc.is_in(trimmed, pa.array(MISSING, trimmed.type))
     return pc.if_else(missing, None, trimmed)
 
 
@@ -240,80 +208,35 @@ def _floats(cells: pa.ChunkedArray) -> Array:
 
 
 def _parse(cells: pa.ChunkedArray, mark: str) -> Array:
-    """Parses trimmed text with a decimal mark, and with thousands marks that are unambiguous.
-
-    With a comma as the mark, `1.234,5` is read, and `1.234` is an error.
-    """
-    if mark == ".":
-        try:
-            return _floats(cells.cast(pa.float64()))
-        except pa.ArrowException:
-            pass  # a cell has thousands marks, or is no number
-    thousands = "." if mark == "," else ","
-    spaces = r"\x{20}\x{A0}\x{202F}'\x{2019}"  # marks between thousands
-    group = rf"[{thousands}{spaces}]"
-    decimal = re.escape(mark)
-
-    # Examples have the decimal mark `.`. 1,234 does not match: a single group after the other mark
-    # could be a fraction.
-    forms = (
-        rf"\d+({decimal}\d*)?",  # 1, 1. or 1.5
-        rf"{decimal}\d+",  # .5
-        rf"\d{{1,3}}({group}\d{{3}})+{decimal}\d+",  # 1,234.5
-        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
-        rf"\d{{1,3}}([{spaces}]\d{{3}})+",  # 1 234
-    )
-    valid = rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
-    correct = pc.fill_null(pc.match_substring_regex(cells, valid), True)
-    if not pc.all(correct, min_count=0).as_py():
-        row = pc.index(correct, False).as_py()
-        raise BadCellError(row, cells[row].as_py(), "a number")
-
-    bare = pc.replace_substring_regex(cells, group, "")
-    pointed = pc.replace_substring(bare, mark, ".")
-    return _floats(pointed.cast(pa.float64()))
-
-
-def _proof(mark: str, group: str) -> str:
-    """Returns the pattern of numbers in which only `mark` can be the decimal mark."""
-    mark = re.escape(mark)
-    group = re.escape(group)
-    forms = (  # examples have the decimal mark `.`
-        rf"0*{mark}\d+",  # 0.125: thousands do not begin with 0
-        rf"\d*{mark}(\d{{1,2}}|\d{{4,}})",  # 1.5 or 1.2345: other than three digits after the mark
-        rf"\d{{4,}}{mark}\d+",  # 1234.567: four digits before the mark
-        rf"\d*{mark}\d+[eE][+-]?\d+",  # 1.234e5
-        rf"\d{{1,3}}({group}\d{{3}})+{mark}\d+",  # 1,234.567
-        rf"\d{{1,3}}({group}\d{{3}}){{2,}}",  # 1,234,567
-    )
-    return rf"^[+-]?({'|'.join(forms)})([eE][+-]?\d+)?$"
-
-
-PROOFS = {".": _proof(".", ","), ",": _proof(",", ".")}
-UNCLEAR = r"^[+-]?[1-9]\d{0,2},\d{3}$"  # 1,234: thousands or a fraction
+    """Parses trimmed text with a decimal mark; marks for thousands are errors."""
+    pointed = cells
+    if mark == ",":
+        # with a comma as the mark, a point makes no number
+        pointed = pc.replace_substring(pc.replace_substring(cells, ".", "x"), ",", ".")
+    try:
+        return _floats(pointed.cast(pa.float64()))
+    except pa.ArrowException as error:
+        is_number = pc.fill_null(pc.match_substring_regex(pointed, NUMBER), True)
+        row = pc.index(is_number, False).as_py()
+        raise BadCellError(row, cells[row].as_py(), "a number") from error
 
 
 def find_mark(columns: Sequence[pa.ChunkedArray]) -> str:
     """Returns the decimal mark of columns of numbers.
 
-    Raises AmbiguousMarkError when the mark is unclear.
+    Raises AmbiguousMarkError when some cells have a point and others a comma, and when each comma
+    could be the mark of thousands.
     """
     texts = [plain_text(cells) for cells in columns if is_text(cells.type)]
-    try:
-        for cells in texts:
-            cells.cast(pa.float64())
+    comma = _example(texts, ",")
+    if comma is None:
         return "."
-    except pa.ArrowException:
-        pass
-
-    point = _example(texts, PROOFS["."])
-    comma = _example(texts, PROOFS[","])
-    if point and comma:
+    point = _example(texts, r"\.")
+    if point is not None:
         raise AmbiguousMarkError(point, comma)
-    unclear = _example(texts, UNCLEAR)
-    if unclear and not point and not comma:
-        raise AmbiguousMarkError(unclear)
-    return "," if comma else "."
+    if _example(texts, FRACTION) is None:
+        raise AmbiguousMarkError(comma)
+    return ","
 
 
 def _example(texts: Sequence[pa.ChunkedArray], pattern: str) -> str | None:
@@ -340,40 +263,6 @@ def check_magnitude(values: Array, most: float) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         raise BadCellError(row, f"{values[row]:g}", f"a number of at most {most:g}")
-
-
-def look_alikes(names: Mapping[str, int]) -> list[list[str]]:
-    """Returns groups of names that a reader takes for one name, such as `P-01`, `p1` and `P_1`.
-
-    Names of a group differ in case, accents, width, spaces, punctuation, leading zeros or a
-    fraction of zeros.
-    """
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        groups.setdefault(_skeleton(name), []).append(name)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-# A sign at the start, a fraction, a whole number, a word, or a symbol that is no separator:
-# "-12.5 kg (%)" has the parts "-", "12", ".5", "kg" and "%".
-_PARTS = re.compile(r"^[-+]|(?<=\d)[.,]\d+|\d+|[^\W\d_]+|[^\w\s.,:;()'\"-]")
-
-_ZERO_FRACTION = re.compile("[.,]0+")
-_DASHES = re.compile("[\u2010-\u2015\u2212]")
-_QUOTES = re.compile("[\u2018-\u201f]")
-
-
-def _skeleton(name: str) -> tuple[str, ...]:
-    letters = "".join(char for char in normalize("NFKD", name) if not combining(char))
-    letters = _QUOTES.sub("'", _DASHES.sub("-", letters))
-    parts = []
-    for part in _PARTS.findall(letters.casefold()):
-        if _ZERO_FRACTION.fullmatch(part):
-            continue
-        if part.isdigit():
-            part = part.lstrip("0") or "0"
-        parts.append(part)
-    return tuple(parts) or (name,)
 
 
 def unescape_column(cells: pa.ChunkedArray) -> pa.ChunkedArray:

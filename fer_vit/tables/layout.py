@@ -1,5 +1,6 @@
 """Checks of every table of a user: column names in the first row, and a limited size."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,14 @@ from fer_vit.tables.cells import SPACES
 PATH = "path"  # the column that every table has
 MAX_COLUMNS = 10_000
 MAX_CELLS = 100_000_000
+
+
+def split_sheet(path: Path) -> tuple[Path, str | None]:
+    """Returns the file of a table, and the sheet that the path names: `book.xlsx#Data`."""
+    named = re.fullmatch(r"(.+\.xlsx)#(.+)", path.name, re.IGNORECASE)
+    if named is None:
+        return path, None
+    return path.with_name(named[1]), named[2]
 
 
 def trim_names(path: Path, cells: pa.Table) -> pa.Table:
@@ -37,6 +46,11 @@ def check_table_size(path: Path, rows: int, columns: int) -> None:
             f"Expected at most {limit} in {path}, but got {rows:,} rows of {columns:,} columns. "
             "Remove columns, or split the table."
         )
+
+
+def in_brackets(assumed: Sequence[str]) -> str:
+    """Returns a space and the assumptions of reading for a message; empty without any."""
+    return f" ({', '.join(assumed)})" if assumed else ""
 
 
 def trim_name(name: str) -> str:

@@ -20,13 +20,14 @@ from fer_vit.tables.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.tables.expressions import find_labels
+from fer_vit.tables.expressions import LABELS_FACT, find_labels
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.parts import read_table_or_folder
 from fer_vit.tables.paths import one_spelling
 from fer_vit.tables.read import Table
 from fer_vit.tables.source import Source
 
+SUM_TOLERANCE = 0.01  # most distance from 1 of the sum of rounded probabilities
 MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
 
 
@@ -73,6 +74,8 @@ def read_predicted(path: Path) -> PredictedTable:
         numbers[name] = _read_valid_numbers(table, name, types[name], decimal_mark)
     columns, word_notes = _read_columns(table, types, numbers, labels)
 
+    facts = table.facts()
+    facts.pop(LABELS_FACT, None)  # `labels` has them
     decimal = ["decimal commas"] if decimal_mark == "," else []
     return PredictedTable(
         source=table.source,
@@ -81,7 +84,7 @@ def read_predicted(path: Path) -> PredictedTable:
         shares=np.column_stack([numbers[PROBABILITY + label] for label in labels]),
         numbers=numbers,
         columns=columns,
-        facts=table.facts(),
+        facts=facts,
         notes=[*table.assumption_notes(*decimal), *word_notes],
     )
 

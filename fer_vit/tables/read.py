@@ -22,7 +22,7 @@ from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
-from fer_vit.tables.layout import check_table_size, trim_names
+from fer_vit.tables.layout import check_table_size, in_brackets, split_sheet, trim_names
 from fer_vit.tables.source import Source
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
@@ -73,7 +73,8 @@ class Table:
         columns = "columns" if len(names) > 1 else "column"
         actual = short(known_names(missing[0], self.names)) or "no column"
         raise TableError(
-            f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {actual}.{hint}"
+            f"Expected the {columns} {' and '.join(names)} in {self.path}, but got {actual}"
+            f"{in_brackets(self.assumed)}.{hint}"
         )
 
     def decimal_mark(self, names: Sequence[str]) -> str:
@@ -114,7 +115,7 @@ def read_table(*paths: Path) -> Table:
     Raises FerVitError when a file cannot be read.
     """
     first = paths[0]
-    if first.suffix.lower() not in READERS:  # all files have one suffix
+    if table_suffix(first) not in READERS:  # all files have one suffix
         raise TableError(
             f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
         )
@@ -123,7 +124,8 @@ def read_table(*paths: Path) -> Table:
     assumed = []
     for path in paths:
         with reading(path):
-            open_input(path).close()  # the readers open the path again, and could wait for a pipe
+            file, _ = split_sheet(path)
+            open_input(file).close()  # the readers open the path again, and could wait for a pipe
             cells, assumed_here = _read_file(path)
             cells.validate(full=True)
             cells = trim_names(path, cells)
@@ -143,9 +145,10 @@ def _read_file(path: Path) -> tuple[pa.Table, list[str]]:
 
     Text is read here: it takes only a few times the size of its file.
     """
-    if READERS[path.suffix.lower()] is read_text:
+    if READERS[table_suffix(path)] is read_text:
         return read_text(path)
-    size = path.stat().st_size
+    file, _ = split_sheet(path)
+    size = file.stat().st_size
     memory = BASE_MEMORY + MEMORY_PER_BYTE * size
     seconds = BASE_SECONDS + size // BYTES_PER_SECOND
     try:
@@ -159,7 +162,7 @@ def _read_file(path: Path) -> tuple[pa.Table, list[str]]:
 
 def parse_table(path: Path) -> Iterator[tuple[pa.Table, list[str]]]:
     """Yields what the reader of a table returns; see `READERS`."""
-    yield READERS[path.suffix.lower()](path)
+    yield READERS[table_suffix(path)](path)
 
 
 @contextmanager
@@ -233,6 +236,12 @@ READERS: dict[str, Callable[[Path], tuple[pa.Table, list[str]]]] = {
 }
 
 
+def table_suffix(path: Path) -> str:
+    """Returns the lower-case suffix of a table's file; `book.xlsx#Data` names one of its sheets."""
+    file, _ = split_sheet(path)
+    return file.suffix.lower()
+
+
 def read_metadata(path: Path) -> dict[bytes, bytes]:
     """Returns the metadata of a Parquet file; {} for another file, or a folder."""
     if path.suffix.lower() != ".parquet" or path.is_dir():
@@ -247,4 +256,4 @@ def is_table(path: Path) -> bool:
 
     A manifest is a Parquet file with `fer_vit` in its metadata.
     """
-    return path.suffix.lower() in READERS and b"fer_vit" not in read_metadata(path)
+    return table_suffix(path) in READERS and b"fer_vit" not in read_metadata(path)

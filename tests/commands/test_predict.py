@@ -203,7 +203,73 @@ def test_a_folder_belongs_to_one_prediction(
     run("predict", "noise.png", *good)
     monkeypatch.chdir(tmp_path)  # here, the name belongs to another file
     (tmp_path / "noise.png").write_bytes((photos / "man.png").read_bytes())
-    assert "was written with directory " in fails(capsys, "predict", "noise.png", *good)
+    assert "noise.png has changed since " in fails(capsys, "predict", "noise.png", *good)
+    (tmp_path / "noise.png").write_bytes((photos / "noise.png").read_bytes())  # the same content
+    run("predict", "noise.png", *good)
+
+
+def test_a_dash_prints_the_rows_and_nothing_else(
+    photos: Path, checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    odd = tmp_path / "odd\x9b.png"  # a control character, which a terminal would obey
+    odd.write_text("no image")
+    words = ["predict", photos, odd, "--checkpoint", checkpoint, *CROPS]
+    run(*words, "--output", tmp_path / "faces.jsonl")
+    capfd.readouterr()
+    run(*words, "--output", "no.csv", "--output", "-")
+    printed, messages = capfd.readouterr()
+    assert printed == (tmp_path / "faces.jsonl").read_text("utf-8")
+    assert "`--output` is there several times" in messages
+    assert "Detector: none" in messages
+    assert not Path("-").exists()
+
+
+def test_replaced_files_are_noticed_by_their_content(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A name and a size do not identify a photo or clip; a new time alone does not change it."""
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    for name, seed in (("a.png", 1), ("b.png", 2)):
+        (inputs / name).write_bytes(encode_png(faces(seed)[0]))
+    (inputs / "c.png").write_text("no image")
+    write_video(inputs / "d.mp4", faces(1), TIMES)
+    write_video(inputs / "e.mp4", [np.zeros((64, 64, 3), np.uint8)] * 6, TIMES)
+    words = ["predict", inputs, "--output", tmp_path / "out", "--part_size=1", "--workers=0"]
+    run(*words)
+    original = {path: path.read_bytes() for path in sorted(inputs.iterdir())}
+
+    # The same content at another time is the same file, for example on the disk of a node.
+    for path, content in original.items():
+        path.write_bytes(content)
+        os.utime(path, (1, 1))
+    capsys.readouterr()
+    run(*words)
+    assert capsys.readouterr().out.startswith("Nothing to do")
+
+    other_face = original[inputs / "b.png"]
+    clip_with_a_face = original[inputs / "d.mp4"]
+    retouched = bytearray(original[inputs / "a.png"])
+    retouched[-30] ^= 1
+    for table, name, replacement in (
+        (0, "a.png", other_face),
+        (0, "a.png", bytes(retouched)),  # of equal size
+        (2, "c.png", other_face),  # a repeated upload of an unreadable photo
+        (4, "e.mp4", clip_with_a_face),
+    ):
+        path = inputs / name
+        path.write_bytes(replacement)
+        changed = f"{path} has changed since {tmp_path}/out/part-0000{table}-of-00005.parquet"
+        assert changed in fails(capsys, *words)
+        path.write_bytes(original[path])
+
+    # the remedy of the error
+    (inputs / "a.png").write_bytes(other_face)
+    (tmp_path / "out/part-00000-of-00005.parquet").unlink()
+    run(*words)
+    tables = [pq.read_table(tmp_path / f"out/part-0000{n}-of-00005.parquet") for n in (0, 1)]
+    ((first,), (second,)) = (table["p_happiness"].to_pylist() for table in tables)
+    assert first == pytest.approx(second, abs=1e-5)  # computed in batches of other sizes
 
 
 def test_each_process_has_its_gpu(

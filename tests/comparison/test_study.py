@@ -131,6 +131,7 @@ def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Pat
     for path, status in (("a", "ok"), ("b", "no face"), ("c", "not an image"), ("d", "ok")):
         happy = 0.5 if status == "ok" else None
         row = {"path": path, "status": status, "condition": "film", "subject": "s"}
+        row["label"] = "calm" if happy else None
         row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
         rows.append(row)
     table = pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"])
@@ -306,15 +307,18 @@ def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
     table = table.reset_index(drop=True)
     for row, word in ((0, "NA"), (5, "#N/A"), (9, " ")):
         table.loc[row, "subject"] = word
-    table.loc[13, "condition"] = "-"
-    table.loc[14, "condition"] = "B"
+    table.loc[13, "condition"] = "n/a"
     compared = study(table, tmp_path)
     assert compared.person_names == ["p", "q", "r"]
     assert compared.unassigned_faces == 4
-    assert [*compared.conditions] == ["B", "a", "b"]
+    assert [*compared.conditions] == ["a", "b"]
     notes = "\n".join(compared.notes)
-    for words in ("1 #N/A", "1 NA", "1 -", "3 of 24", "1 of 24", "`b`, 1 `B`"):
+    for words in ("1 #N/A", "1 NA", "1 n/a", "3 of 24", "1 of 24"):
         assert words in notes
+    for cell, message in (("-", "got `-` for "), ("B", "`B` and `b`|`b` and `B`")):
+        table.loc[13, "condition"] = cell
+        with pytest.raises(FerVitError, match=message):
+            study(table, tmp_path)
 
 
 def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -88,15 +88,15 @@ def test_a_crop_that_was_taken_whole_is_not_found(suffix: str, tmp_path: Path) -
     ("text", "words"),
     [
         (
-            "path,confidence,p_a,p_b\na.png,0.5,0.5,much\n",
-            "row 1 .*`p_b`.*much",
+            "path,confidence,p_anger,p_fear\na.png,0.5,0.5,much\n",
+            "row 1 .*`p_fear`.*much",
         ),
         (
-            "path,confidence,p_a,p_b\na.png,0.5,0.5,0.5\nb.png,1,1,\n",
-            r"row 2 \(.*\): .*a, b",
+            "path,confidence,p_anger,p_fear\na.png,0.5,0.5,0.5\nb.png,1,1,\n",
+            r"row 2 \(.*\): .*anger, fear",
         ),
-        ("path,confidence,p_a,p_b\na.png,0.5,0.5,0.9\n", "expected probabilities"),
-        ("path,frame,confidence,p_a,p_b\na.mp4,0,0.5,0.5,0.5\n", "has frames of videos"),
+        ("path,confidence,p_anger,p_fear\na.png,0.5,0.5,0.9\n", "expected probabilities"),
+        ("path,frame,confidence,p_anger,p_fear\na.mp4,0,0.5,0.5,0.5\n", "has frames of videos"),
     ],
 )
 def test_tables_that_are_no_predictions(text: str, words: str, tmp_path: Path) -> None:

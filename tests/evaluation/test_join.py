@@ -16,6 +16,7 @@ from fer_vit.evaluation.join import (
     describe_groups,
 )
 from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.similar_names import look_alikes
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face
@@ -166,13 +167,20 @@ def test_rows_that_match_nothing_are_counted(tmp_path: Path) -> None:
 def test_groups_are_described(tmp_path: Path) -> None:
     faces = predictions(tmp_path, *(f"{index}.png" for index in range(5)))
     columns = {
-        "condition": as_objects(["rest", "Rest", "rest", None, "film"]),
+        "condition": as_objects(["rest", "run", "rest", None, "film"]),
         "id": as_objects(["1", "2", "3", "4", "5"]),
     }
     faces = replace(faces, columns=columns)
-    missing, similar = describe_groups(faces, ["condition", "id", "condition"])
+    (missing,) = describe_groups(faces, ["condition", "id", "condition"])
     assert "1 of 5" in missing
-    assert "2 `rest`, 1 `Rest`" in similar
+    for cells, message in (
+        (["rest", "Rest", "rest", None, "film"], r"`rest` and `Rest` \(for 0\.png and 1\.png\)"),
+        (["rest", "-", None, None, "film"], r"got `-` for 1\.png\. Empty the cell"),
+        (["rest", "film", "#REF!", "?", "film"], r"got `#REF!` for 2\.png"),
+    ):
+        columns["condition"] = as_objects(cells)
+        with pytest.raises(FerVitError, match=message):
+            describe_groups(faces, ["condition"])
     for name, words in (
         ("2.02E+11", "shortened"),
         ("2,02E+11", "shortened"),
@@ -220,3 +228,23 @@ def test_a_name_of_a_group_is_short(length: int, tmp_path: Path) -> None:
     with pytest.raises(FerVitError, match=f"{length:,}: x+") as error:
         describe_groups(faces, ["group"])
     assert len(str(error.value)) < 500
+
+
+SIMILAR = [
+    ["rest", "Rest", "REST", "rest."],
+    ["re st", "re  st", "re\u00a0st", "re-st", "Re_St"],
+    ["film", "\uff46ilm"],
+    ["1", "01", "1.000", "1,0"],
+    ["S1", "s01", "S-1", "S_001", "s 1"],
+    ["r\u00e9sum\u00e9", "resume"],
+    ["1.5", "01.5"],
+    ["-1", "-01", "\u22121"],
+    ["O'Neil-B", "O\u2019Neil\u2013B"],
+    ["\u8bad\u7ec3"],
+    *(["15"], ["1.05"], ["2"], ["10"], ["a b"], ["ab"], ["+"], ["c+"], ["c"], ["_"]),
+]
+
+
+def test_similar_names() -> None:
+    names = [name for group in SIMILAR for name in group]
+    assert look_alikes(names) == [group for group in SIMILAR if len(group) > 1]

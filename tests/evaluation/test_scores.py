@@ -35,6 +35,7 @@ from fer_vit.evaluation.inference import (
     RESAMPLES,
     Scale,
     holm,
+    interval_of_test,
     mean_intervals,
     paired_p,
     resample_sums,
@@ -444,6 +445,36 @@ def test_the_p_of_two_models_is_the_t_tests_of_persons() -> None:
     # persons without a value do not count
     padded = np.append(values.ravel(), [np.nan, np.nan])
     assert paired_p(padded, np.append(persons, [12, 13])) == pytest.approx(expected)
+
+
+def test_interval_and_p_of_two_models_agree() -> None:
+    """A difference has 0 in its interval exactly if its p is not below 0.05."""
+    rng = np.random.default_rng(0)
+    significant = 0
+    counts = [(7, 1, 42), (6, 0, 0), (5, 0, 45), (0, 0, 9), *rng.integers(0, 12, (40, 3)).tolist()]
+    for only_first, only_second, both in counts:
+        first = np.repeat([True, False, True], [only_first, only_second, both])
+        second = np.repeat([False, True, True], [only_first, only_second, both])
+        for of_person in (1, 2):
+            persons = [f"p{index // of_person}" for index in rng.permutation(len(first))]
+            comparison = compare_correct(first, second, person=persons)
+            difference = comparison.differences["accuracy"]
+            if difference.low is None:
+                assert len(set(persons)) < MIN_UNITS
+                continue
+            assert (difference.low <= 0 <= difference.high) == (comparison.p >= 0.05)
+            significant += comparison.p < 0.05
+    assert significant > 10
+
+
+def test_the_interval_of_many_faces_is_the_bootstraps() -> None:
+    rng = np.random.default_rng(0)
+    gains = rng.choice([1.0, -1.0, 0.0], 2000, p=[0.2, 0.1, 0.7])
+    units = np.arange(2000)
+    interval = interval_of_test(gains, paired_p(gains, units), units)
+    (bootstrap,) = mean_intervals(gains[:, None], units, "difference")
+    assert interval.low == pytest.approx(bootstrap.low, abs=0.003)
+    assert interval.high == pytest.approx(bootstrap.high, abs=0.003)
 
 
 @pytest.mark.parametrize("differing", [0, 1, 2, 5, 9])

@@ -9,12 +9,14 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image as Pil
+from PIL.TiffImagePlugin import AppendingTiffWriter
 
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import Detector, NoDetector
 from fer_vit.face.finder import FaceFinder, FaceMode
+from fer_vit.face.headers import SUBFILE_TYPE
 from fer_vit.face.image import UNREADABLE, encode_png, read_image
 from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
 from fer_vit.geometry import TEMPLATE, Image
@@ -263,6 +265,24 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
     status = {Path(info.path).name: info.status for info in infos}
     assert status.pop("clip.jpg").startswith("a video")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
+
+
+def test_pages_of_a_tiff(tmp_path: Path) -> None:
+    """Scans of several photos and stacks have pages; a pyramid is one picture in several sizes."""
+    page = Pil.fromarray(np.zeros((64, 64, 3), np.uint8))
+    page.save(tmp_path / "scans.tif", save_all=True, append_images=[page, page])
+    page.save(tmp_path / "big.tif", save_all=True, append_images=[page], big_tiff=True)
+    page.save(tmp_path / "single.tif")
+    page.save(tmp_path / "burst.mpo", save_all=True, append_images=[page])
+    with AppendingTiffWriter(tmp_path / "pyramid.tif", new=True) as file:
+        for side in (64, 32, 16):
+            kind = {SUBFILE_TYPE: int(side < 64)}
+            page.resize((side, side)).save(file, format="TIFF", tiffinfo=kind)
+            file.newFrame()
+    names = ["scans.tif", "big.tif", "single.tif", "burst.mpo", "pyramid.tif"]
+    files = reader([tmp_path / name for name in names], lambda _: [])
+    status = [files.read(index)[0].infos[0].status for index in range(len(names))]
+    assert status == [FIRST_FRAME, FIRST_FRAME, NO_FACE, NO_FACE, NO_FACE]
 
 
 def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) -> None:

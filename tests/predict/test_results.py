@@ -12,6 +12,8 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image as Pil
@@ -29,6 +31,7 @@ from fer_vit.predict.results import FaceResult, FaceResults
 from fer_vit.predict.threads import FEW_FACES, few_threads
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT_MODEL
+from tests.helpers.commands import main
 from tests.helpers.processes import PATIENCE
 
 
@@ -72,11 +75,11 @@ def test_photos_without_a_face_are_listed(faces: FaceResults) -> None:
     assert statuses[1].startswith("not an image")
 
 
-def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> None:
-    plain = table(faces)
-    full = table(faces, photos=True)
-    assert plain.column_names == full.column_names
-    assert [Path(path).name for path in plain["path"].to_pylist()] == ["a.png", "d.png", "d.png"]
+def test_the_table_has_photos_without_a_face(faces: FaceResults) -> None:
+    full = table(faces)
+    chosen = table(faces[[2, 0]])
+    assert chosen.column_names == full.column_names
+    assert [Path(path).name for path in chosen["path"].to_pylist()] == ["d.png", "a.png"]
     names = [Path(path).name for path in full["path"].to_pylist()]
     assert names == ["a.png", "b.png", "c.png", "d.png", "d.png"]
     statuses = {Path(photo.path).name: photo.status for photo in faces.photos()}
@@ -84,8 +87,41 @@ def test_the_table_has_photos_without_a_face_on_request(faces: FaceResults) -> N
     assert full["face"].to_pylist() == [0, None, None, 0, 1]
 
 
+def test_a_batch_has_the_rows_of_the_command(
+    model: Recognizer, folder: Path, tmp_path: Path
+) -> None:
+    """Photos come by path or as bytes; none of them raises an error, whatever it is."""
+    main(["predict", str(folder), "--output", str(tmp_path / "faces.parquet")])
+    expected = pq.read_table(tmp_path / "faces.parquet").to_pylist()
+    paths = sorted(map(str, folder.iterdir()))
+    contents = [Path(path).read_bytes() for path in paths]
+    for columns in ({"path": paths}, {"path": paths, "bytes": contents, "id": [1, 2, 3, 4]}):
+        for batch in (pa.table(columns), pa.RecordBatch.from_pydict(columns)):
+            rows = model.predict_batch(batch).to_pylist()
+            assert [[*row] for row in rows] == [[*row] for row in expected]
+            for name in ("path", "status", "face", "label", "model"):
+                assert [row[name] for row in rows] == [row[name] for row in expected]
+
+    odd = {
+        "path": [None, "gone.png", str(folder), "x.png", "clip.png"],
+        "bytes": [None, None, None, b"", b"\0\0\0\x18ftypmp42"],
+    }
+    result = model.predict_batch(pa.table(odd))
+    assert result["path"].to_pylist() == ["", *odd["path"][1:]]
+    assert [status.partition(":")[0] for status in result["status"].to_pylist()] == [
+        "not a regular file",
+        "No such file or directory",
+        "not a regular file",
+        "the file is empty",
+        "a video, not an image",
+    ]
+    assert model.predict_batch(pa.table({"path": pa.array([], pa.string())})).num_rows == 0
+    with pytest.raises(FerVitError, match=r"the column path, but got photo\."):
+        model.predict_batch(pa.table({"photo": paths}))
+
+
 def test_a_table_has_the_origin_of_its_faces(faces: FaceResults) -> None:
-    full = table(faces, photos=True)
+    full = table(faces)
     assert {*full["model"].to_pylist()} == {DEFAULT_MODEL}
     assert {*full["fer_vit_version"].to_pylist()} == {fer_vit.__version__}
     assert None not in full["predicted_on"].to_pylist()
@@ -93,13 +129,12 @@ def test_a_table_has_the_origin_of_its_faces(faces: FaceResults) -> None:
 
 
 def test_a_table_is_of_faces_in_any_container(faces: FaceResults) -> None:
-    with pytest.raises(FerVitError, match="`photos`"):
-        table(list(faces), photos=True)
-    plain = table(faces)
-    assert table(list(faces)).equals(plain)
-    assert table(faces[0:1] + faces[1:]).equals(plain)
+    every_face = table(faces[:])  # without the photos that have no face
+    assert every_face.num_rows == len(faces)
+    assert table(list(faces)).equals(every_face)
+    assert table(faces[0:1] + faces[1:]).equals(every_face)
     assert table(faces[2]).equals(table(faces[2:]))
-    assert table([]).num_rows == table(no_faces(), photos=True).num_rows == 0
+    assert table([]).num_rows == table(no_faces()).num_rows == 0
 
 
 def test_faces_of_a_list_are_explained(model: Recognizer, faces: FaceResults) -> None:
@@ -151,7 +186,7 @@ def test_a_plot_replaces_a_link(faces: FaceResults, tmp_path: Path) -> None:
 
 
 def test_the_same_photo_twice_has_its_rows_twice(model: Recognizer, folder: Path) -> None:
-    rows = table(model.predict([folder / "d.png"] * 2, workers=0), photos=True).to_pylist()
+    rows = table(model.predict([folder / "d.png"] * 2, workers=0)).to_pylist()
     assert [row["face"] for row in rows] == [0, 1, 0, 1]
 
 
@@ -255,7 +290,7 @@ def test_copies_of_results_are_results(faces: FaceResults) -> None:
     assert isinstance(many, FaceResults)
     assert many.infos == faces.infos
     assert many.origin == faces.origin
-    assert table(many, photos=True).equals(table(faces, photos=True))
+    assert table(many).equals(table(faces))
 
 
 @pytest.mark.parametrize(

@@ -99,16 +99,16 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     assert features == [f"feature_{index}" for index in range(32)]
     assert {row[name] for row in rows for name in features} == {""}
     faces = model.predict(np.zeros((60, 60, 3), np.uint8), workers=0)
-    assert faces.table(photos=True, features=True)["feature_31"] == [None]
+    assert faces.table(features=True)["feature_31"] == [None]
 
 
 def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
     odd = [Path(os.fsdecode(b"photos/\xff.jpg")), Path("photos/line\nbreak, ü.jpg")]
     first, second = plan = plan_tables(tmp_path, [*NAMES[:3], *odd], 3)
     write(first, ONCE)
-    assert check(plan) == {first: ({"ok": 2, "no face": 1}, 3)}
+    assert check(plan) == {first: ({"ok": 2, "no face": 1}, 3, {})}
     write(second, [(path.stem, 0) for path in odd])
-    assert check(plan)[second] == ({"ok": 2}, 2)
+    assert check(plan)[second] == ({"ok": 2}, 2, {})
 
 
 @pytest.mark.parametrize(

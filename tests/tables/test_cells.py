@@ -1,4 +1,4 @@
-"""Cells against Python's own parser, and every way to write a missing value."""
+"""Cells against Python's own parser, and the words of pandas for a missing value."""
 
 import math
 from contextlib import suppress
@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
+from pandas._libs.parsers import STR_NA_VALUES
 
 from fer_vit.tables.cells import (
-    BOOLEAN_WORDS,
     AmbiguousMarkError,
     BadCellError,
     check_whole_cells,
     find_mark,
-    look_alikes,
     read_booleans,
     read_names,
     read_numbers,
@@ -27,19 +26,13 @@ def column(*cells: Any, kind: pa.DataType | None = None) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(cells, kind)])
 
 
-PROGRAMS = """
-    NA na Na N/A n/a n.a. k.A. <NA> NA_character_ \\N NaT NULL Null null (null) None missing Missing
-    NaN nan NAN -nan -NaN <nan> -1.#IND 1.#QNAN .a ._
-    #N/A #NA #NV #N/D #N/B #VALUE! #REF! #DIV/0! #DIV/0 #NUM! #NAME? #NULL! #SPILL! #ERROR!
-    #WERT! #BEZUG! #\u00a1VALOR! #NOMBRE? Err:502 #GETTING_DATA
-    . .. ... \u2026 - -- --- \u2013 \u2014 \u2212 ? ?? _ *
+NAMES = """
+    none -99 Nana 0 no n NA2 -1 .5 a. #1 + - . ... ? _ na k.A. missing NaT #REF! #WERT! Err:502 .a
 """
-MISSING = ["", "#N/A N/A", "N. A.", *PROGRAMS.split()]
-NAMES = ["none", "-99", "Nana", "missing data", "0", "no", "n", "NA2", "-1", ".5", "a.", "#1", "+"]
 
 
-@pytest.mark.parametrize("word", MISSING)
-def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) -> None:
+@pytest.mark.parametrize("word", ["", *STR_NA_VALUES])
+def test_what_pandas_reads_as_missing_is_missing_in_every_kind_of_column(word: str) -> None:
     padded = f"\u00a0{word} \t"
     names, words = read_names(column("a", padded, None, kind=pa.string()))
     assert names.tolist() == ["a", None, None]
@@ -49,15 +42,16 @@ def test_every_word_for_missing_is_missing_in_every_kind_of_column(word: str) ->
 
 
 def test_words_that_are_names_stay() -> None:
-    assert read_names(column(*NAMES))[0].tolist() == NAMES
+    names = ["missing data", *NAMES.split()]
+    assert read_names(column(*names))[0].tolist() == names
 
 
 def test_known_names_are_read_as_they_are_spelled() -> None:
     known = ["NA", "-", "1.0", "de\u0301gou\u0302t", " calm"]
-    cells = column("NA ", "-", "1.0", "d\u00e9go\u00fbt", "calm", "na", "2.0", "", None)
+    cells = column("NA ", "-", "1.0", "d\u00e9go\u00fbt", "calm", "n/a", "2.0", "", None)
     names, words = read_names(cells, known)
     assert names.tolist() == [*known, None, "2", None, None]
-    assert words == {"na": 1}
+    assert words == {"n/a": 1}
 
 
 def test_a_path_may_be_any_word() -> None:
@@ -100,12 +94,6 @@ def test_names_of_a_dictionary_and_of_an_empty_column() -> None:
     [
         (["0.5", "1e-3", "-2", ".5", "3."], ".", [0.5, 0.001, -2, 0.5, 3]),
         (["0,5", "1,5E-3", "12"], ",", [0.5, 0.0015, 12]),
-        (["1.234,5", "0,25"], ",", [1234.5, 0.25]),
-        (["1,234.5", "0.25"], ".", [1234.5, 0.25]),
-        (["1.234.567", "0,5"], ",", [1234567, 0.5]),
-        (["1,234,567", "0.5"], ".", [1234567, 0.5]),
-        (["1\u202f234,5", "2 000", "0,5"], ",", [1234.5, 2000, 0.5]),
-        (["1'234.5", "0.5"], ".", [1234.5, 0.5]),
         (["0,123", "1,234"], ",", [0.123, 1.234]),
         (["1.234", "2"], ".", [1.234, 2]),
         (["86400,123"], ",", [86400.123]),
@@ -120,7 +108,7 @@ def test_numbers_with_either_decimal_mark(
 
 @pytest.mark.parametrize(
     "cells",
-    [["0.5", "0,5"], ["1.234,5", "1,234.5"], ["1,234"], ["1,234", "2,345"], ["0.5", "1.234.567"]],
+    [["0.5", "0,5"], ["1.234,5"], ["1,234.5"], ["1,234"], ["1,234", "2,345"], ["1,234,567"]],
 )
 def test_an_unclear_mark_is_refused(cells: list[str]) -> None:
     with pytest.raises(AmbiguousMarkError):
@@ -183,32 +171,12 @@ def test_whole_numbers() -> None:
         assert error.value.row == 1
 
 
-def test_truth_in_any_language() -> None:
-    for value, words in BOOLEAN_WORDS.items():
-        for word in words:
-            assert read_booleans(column(word, word.upper(), word.title())).tolist() == [value] * 3
+def test_truth_in_any_case() -> None:
+    assert read_booleans(column("TRUE", "true", "1")).tolist() == [True] * 3
+    assert read_booleans(column("False", "false", "0")).tolist() == [False] * 3
     assert read_booleans(column(True, None, False)).tolist() == [True, None, False]
     assert read_booleans(column(1.0, 0.0)).tolist() == [True, False]
-    with pytest.raises(BadCellError) as error:
-        read_booleans(column("TRUE", "2"))
-    assert error.value.row == 1
-
-
-SIMILAR = [
-    ["rest", "Rest", "REST", "rest."],
-    ["re st", "re  st", "re\u00a0st", "re-st", "Re_St"],
-    ["film", "\uff46ilm"],
-    ["1", "01", "1.000", "1,0"],
-    ["S1", "s01", "S-1", "S_001", "s 1"],
-    ["r\u00e9sum\u00e9", "resume"],
-    ["1.5", "01.5"],
-    ["-1", "-01", "\u22121"],
-    ["O'Neil-B", "O\u2019Neil\u2013B"],
-    ["\u8bad\u7ec3"],
-    *(["15"], ["1.05"], ["2"], ["10"], ["a b"], ["ab"], ["+"], ["c+"], ["c"], ["_"]),
-]
-
-
-def test_similar_names() -> None:
-    names = dict.fromkeys([name for group in SIMILAR for name in group], 1)
-    assert look_alikes(names) == [group for group in SIMILAR if len(group) > 1]
+    for word in ("2", "WAHR", "yes"):
+        with pytest.raises(BadCellError) as error:
+            read_booleans(column("TRUE", word))
+        assert error.value.row == 1

@@ -1,33 +1,49 @@
 """Which columns of a table are probabilities of expressions."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from fer_vit.errors import TableError
+from fer_vit.report.table import FACTS_KEY
 from fer_vit.tables.expressions import find_labels
 from fer_vit.tables.read import Table
 from fer_vit.tables.source import Source
 
 
-def test_expressions_with_other_names(tmp_path: Path) -> None:
-    def labels(*columns: str, **values: Any) -> list[str]:
-        cells = {"path": ["a"], "confidence": [1.0]}
-        cells |= dict(zip(columns, [[0.5], [0.4], [0.1]], strict=False))
-        cells |= {name: [value] for name, value in values.items()}
-        return find_labels(Table(Source(tmp_path), pa.table(cells)))
+def labels(*columns: str, record: list[str] | None = None, **values: Any) -> list[str]:
+    cells: dict[str, list[Any]] = {"path": ["a"], "confidence": [1.0]}
+    cells |= {name: [0.5] for name in columns}
+    cells |= {name: [value] for name, value in values.items()}
+    table = pa.table(cells)
+    if record is not None:
+        facts = {"labels": json.dumps(record)}
+        table = table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)})
+    return find_labels(Table(Source(Path("t.csv")), table))
 
-    assert labels("p_happy", "p_bored", "p_calm") == ["happy", "bored", "calm"]
-    assert labels("p_bored", "p_calm", "p_x") == ["bored", "calm", "x"]
-    # the cell is named where it is read
-    assert labels("p_bored", "p_calm", "p_x", p_id="7", smoothed_bored=1) == [
-        "bored",
+
+def test_expressions_have_common_names_or_occur_as_labels() -> None:
+    assert labels("p_happy", "p_fear") == ["happy", "fear"]
+    assert labels("p_calm", "p_bored", "p_fear", label="bored", smoothed_calm=0.5) == [
         "calm",
-        "x",
-        "id",
-    ]
-    assert labels("p_bored", "p_calm", "p_fear", p_id=7, label="bored", label_smoothed="calm") == [
         "bored",
-        "calm",
         "fear",
     ]
+    assert labels("p_calm", "p_bored", label="calm", label_smoothed="bored") == ["calm", "bored"]
+
+
+def test_a_probability_of_unknown_name_is_refused() -> None:
+    for more in ({"p_id": 7}, {"p_bored": 0.0}):
+        name = next(iter(more))
+        message = rf"column `{name}` of t\.csv, but no face .* Rename .*\.parquet"
+        with pytest.raises(TableError, match=message):
+            labels("p_happiness", "p_anger", label="anger", **more)
+
+
+def test_parquet_records_the_expressions() -> None:
+    assert labels("p_calm", "p_id", "p_bored", record=["bored", "calm"]) == ["calm", "bored"]
+    with pytest.raises(TableError, match=r"for each expression, p_NAME"):
+        labels("p_calm", "p_id", record=["calm"])

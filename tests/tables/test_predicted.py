@@ -12,7 +12,7 @@ from fer_vit.errors import TableError
 from fer_vit.tables.predicted import read_predicted
 
 TEXT = """path;face;label;confidence;ambiguous;p_happiness;p_anger;yaw;feature_0;age
-./a.png;0;happiness;0,75;WAHR;0,75;0,25;-1,5;0,1;30
+./a.png;0;happiness;0,75;true;0,75;0,25;-1,5;0,1;30
 a.png;1;anger;0,5;;0,5;0,5;;0,2;NA
 b.png;;;;;;;;;1.0
 """

@@ -6,6 +6,7 @@ import codecs
 import csv
 import json
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -161,8 +162,72 @@ def test_read_table_reads_a_workbook(tmp_path: Path) -> None:
     assert table["sure"] == [True, False, None]
     assert table["day"] == ["2026-01-02", "2026-01-02 03:04:00", None]
     assert read_table(path).assumed == ()
-    (assumed,) = read_table(book(tmp_path / "s.xlsx", ["path"], ["a"], sheets=3)).assumed
-    assert "first of 3 sheets" in assumed
+
+
+def test_the_first_visible_sheet_or_the_named_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "b.xlsx"
+    workbook = openpyxl.Workbook()
+    workbook.create_chartsheet("Chart", 0).add_chart(openpyxl.chart.BarChart())
+    workbook.active = 1
+    workbook["Sheet"].title = "Old"
+    for name, cell in (("Old", "old"), ("Study 3", None), ("Data", "new")):
+        sheet = workbook["Old"] if name == "Old" else workbook.create_sheet(name)
+        for row in (["Study 3"],) if cell is None else (["path"], [cell]):
+            sheet.append(row)
+    workbook["Old"].sheet_state = "hidden"
+    workbook.active = 2
+    workbook.save(path)
+    assert cells(tmp_path / "b.xlsx#Data") == {"path": ["new"]}
+    assert cells(tmp_path / "b.xlsx#Old") == {"path": ["old"]}
+    assert read_table(tmp_path / "b.xlsx#Data").assumed == ()
+    assert is_table(tmp_path / "b.xlsx#Data")
+    table = read_table(path)
+    assert table.assumed == (
+        "read from the sheet `Study 3`, not from `Old`, `Data`; name another as `b.xlsx#Old`",
+    )
+    with pytest.raises(FerVitError, match=r"but got Study 3 \(read from the sheet .*`Data`"):
+        table.check_columns("path")
+    with pytest.raises(FerVitError, match=r"the sheet `data` in .*`Old`, `Study 3`, `Data`\."):
+        read_table(tmp_path / "b.xlsx#data")
+    with pytest.raises(FerVitError, match=r"c\.xlsx#Data.*No such file"):
+        read_table(tmp_path / "c.xlsx#Data")
+
+
+def test_an_empty_cover_sheet_names_the_others(tmp_path: Path) -> None:
+    path = book(tmp_path / "t.xlsx", sheets=2)
+    with pytest.raises(FerVitError, match=r"but it is empty \(.* not from `Sheet1`"):
+        read_table(path)
+
+
+def test_hidden_rows_are_refused(tmp_path: Path) -> None:
+    """Whoever filters a person out sees a table without her; a hidden blank row is no loss."""
+    path = book(tmp_path / "t.xlsx", ["path", "x"], ["a", 1], ["b", None], ["c", None])
+    workbook = openpyxl.load_workbook(path)
+    workbook.active.row_dimensions[9].hidden = True
+    workbook.active.column_dimensions["B"].hidden = True
+    workbook.save(path)
+    assert cells(path)["path"] == ["a", "b", "c"]
+    for row in (3, 4):
+        workbook.active.row_dimensions[row].hidden = True
+    workbook.save(path)
+    with pytest.raises(FerVitError, match=r"t\.xlsx: 2 rows hidden .* row 3\. Show all rows"):
+        read_table(path)
+
+
+def test_formulas_have_their_stored_values_or_are_refused(tmp_path: Path) -> None:
+    path = book(tmp_path / "t.xlsx", ["path", "x"], ["a", "=1+1"], ["b", '=""'])
+    with pytest.raises(FerVitError, match=r"formula in B2 has no stored value"):
+        read_table(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name).decode() for name in archive.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    first, second = re.findall('<c r="B[23]".*?</c>', members[sheet])
+    stored = members[sheet].replace(first, '<c r="B2"><f>1+1</f><v>2</v></c>')
+    stored = stored.replace(second, '<c r="B3" t="str"><f>""</f><v></v></c>')
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in (members | {sheet: stored}).items():
+            archive.writestr(name, text)
+    assert cells(path) == {"path": ["a", "b"], "x": [2, None]}
 
 
 def test_a_workbook_with_a_far_cell_takes_little_memory(tmp_path: Path) -> None:
@@ -358,8 +423,9 @@ def test_a_missing_column_is_named_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".xlsx", ".parquet"])
 def test_a_fifo_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"t{suffix}")
-    with pytest.raises(FerVitError, match="not a regular file"):
-        read_table(tmp_path / f"t{suffix}")
+    for name in (f"t{suffix}", f"t{suffix}#Data"):
+        with pytest.raises(FerVitError, match=r"not a regular file|ends in"):
+            read_table(tmp_path / name)
 
 
 def test_a_fifo_called_parquet_has_no_metadata(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""Stamps of input files, which tell whether a file is still the one that was read."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import file_digest
+from pathlib import Path
+
+from fer_vit.faces import Stamp
+from fer_vit.predict.photos import Item, Reader
+
+
+@dataclass(frozen=True)
+class StampedReader:
+    """Reads files as another reader does, and adds the stamp of each file to its `PhotoInfo`."""
+
+    reader: Reader
+
+    def name(self, index: int) -> str:
+        """Returns the path of a file."""
+        return self.reader.name(index)
+
+    def read_items(self, index: int) -> Iterator[Item]:
+        """Yields a photo, or the frames of a video.
+
+        The stamp is read first: a file that is replaced at the same time differs from its stamp.
+        """
+        stamp = read_stamp(Path(self.name(index)))
+        for item in self.reader.read_items(index):
+            infos = tuple(replace(info, stamp=stamp) for info in item.faces.infos)
+            yield item._replace(faces=replace(item.faces, infos=infos))
+
+
+def read_stamp(path: Path) -> Stamp | None:
+    """Returns the stamp of a file; None if the file cannot be read."""
+    try:
+        if not path.is_file():  # reading a pipe could block forever
+            return None
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            digest = file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):  # ValueError: a NUL byte in the path
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns, digest)
+
+
+def is_unchanged(path: Path, stamp: Stamp | None) -> bool:
+    """Returns whether a file is the one that was read. Only a file with another time is read."""
+    if stamp is None:
+        return read_stamp(path) is None
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    if status.st_size != stamp.size:
+        return False
+    if status.st_mtime_ns == stamp.mtime:
+        return True
+    now = read_stamp(path)
+    return now is not None and now.sha256 == stamp.sha256
