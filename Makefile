@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all test-lowest newcomer reference docs links dist audit sbom release-check shipped-model help
 help:
-	@echo "make demo   try the model on a photo; draw faces, train, test, predict and visualize (three minutes on two cores)"
+	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (three minutes on two cores)"
 	@echo "make test   style checks, types and the default tests (about three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
@@ -51,9 +51,7 @@ test-lowest:
 
 NEWCOMER := build/newcomer
 newcomer: .venv/installed
-	@mkdir -p build
-	$(BIN)/python -c 'from skimage import data, io; io.imsave("build/photo.jpg", data.astronaut())'
-	PYTHON=$(CURDIR)/$(BIN)/python bash .ci/newcomer.sh build/photo.jpg $(NEWCOMER)
+	PYTHON=$(CURDIR)/$(BIN)/python bash .ci/newcomer.sh data/sample/astronaut.jpg $(NEWCOMER)
 
 reference: .venv/installed
 	$(BIN)/python -m docs.generate
@@ -87,30 +85,26 @@ dist: .venv/installed
 	$(BIN)/python -m check_wheel_contents dist/*.whl
 
 demo: .venv/installed
-	@echo "[1/6] The model that comes with fer-vit on a photo in the public domain (NASA)"
-	@rm -rf demo && mkdir -p demo/photo
-	@$(BIN)/python -c 'from skimage import data, io; io.imsave("demo/photo/astronaut.png", data.astronaut())'
-	@$(BIN)/fer-vit predict demo/photo --output demo/photo.csv \
-		&& $(BIN)/fer-vit visualize demo/photo --output demo/photo_report
-	@echo "[2/6] Drawing 1,200 faces of eight expressions into demo/faces, and their manifest"
-	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 1200
-	@echo "[3/6] Training a small RegionViT on them (configs/drawn.yaml)"
-	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.logger.init_args.save_dir demo
-	@echo "[4/6] Testing the best checkpoint on faces it has not seen"
-	@$(BIN)/fer-vit evaluate demo/faces.parquet --split test --output demo/evaluation \
-		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[5/6] Predicting the folder demo/faces/test: without landmarks, so regions lie where an average face has them"
-	@$(BIN)/fer-vit predict demo/faces/test --face crop --detector none --output demo/predictions.csv \
-		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
-	@echo "[6/6] Explaining each prediction"
-	@$(BIN)/fer-vit visualize demo/faces/test --face crop --detector none --output demo/report \
-		--checkpoint demo/drawn/version_0/checkpoints/best.ckpt
+	@rm -rf demo && mkdir demo
+	@echo "[1/5] The default model on the sample photo (NASA, public domain)"
+	@$(BIN)/fer-vit predict data/sample --output demo/photo.csv
+	@$(BIN)/fer-vit visualize data/sample --output demo/photo_report
+	@echo "[2/5] Drawing 400 faces of eight expressions into demo/faces, and their manifest"
+	@$(BIN)/fer-vit prepare drawn demo/faces demo/faces.parquet --count 400
+	@echo "[3/5] Training a small RegionViT from random weights for two epochs, to show how (configs/drawn.yaml)"
+	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.max_epochs 2 \
+		--trainer.logger.init_args.save_dir demo
+	@echo "[4/5] Fine-tuning the default model on the drawn faces, and testing it on faces it has not seen"
+	@$(BIN)/fer-vit finetune demo/faces.parquet --output demo/mine
+	@echo "[5/5] Predicting and explaining the test faces with the fine-tuned model"
+	@$(BIN)/fer-vit predict demo/faces/test --output demo/predictions.csv --checkpoint demo/mine/model
+	@$(BIN)/fer-vit visualize demo/faces/test --output demo/report --checkpoint demo/mine/model
 	@echo
 	@echo "Open these:"
-	@echo "  demo/photo_report/index.html             the photo and the explanation of its expression"
-	@echo "  demo/report/index.html                   every test face and the explanation of its expression"
-	@echo "  demo/predictions.csv                     one row per face"
-	@echo "  demo/evaluation/index.html               the test results"
+	@echo "  demo/photo_report/index.html     the photo and the explanation of its expression"
+	@echo "  demo/mine/evaluation/index.html  how good the fine-tuned model is"
+	@echo "  demo/report/index.html           every test face and the explanation of its expression"
+	@echo "  demo/predictions.csv             one row per test face"
 
 shipped-model: .venv/installed
 	@test -e "$(FERPLUS)" -a -e "$(FAIRFACE)" || { echo "Name both data sets: make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip"; exit 1; }
