@@ -53,7 +53,6 @@ docs/tutorials/quickstart
 :hidden:
 
 docs/how-to/install
-docs/how-to/migrate
 docs/how-to/predict
 docs/how-to/video
 docs/how-to/live

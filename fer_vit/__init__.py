@@ -1,8 +1,6 @@
 """fer-vit: a Lightning-based vision transformer toolkit for facial expression recognition."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,10 +49,6 @@ HOMES = {  # the module of each public name
     "visualize": "commands.visualize",
 }
 
-# Modules that the documentation of 0.1 named, with their new path; the old path works in 0.2 and
-# 0.3.
-MOVED = {"fer_vit.evaluate.faces": "fer_vit.evaluation.evaluated"}
-
 __all__ = ["__version__", *HOMES]
 
 
@@ -67,18 +61,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Moved(ModuleType):
-    """A module under a path that 0.1 documented. The module takes its names from the new path."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what tools look for in every module must not import torch
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(import_module(MOVED[self.__name__]), name)
-
-
-# Python imports the package of a module first. Its attribute in this package stays the function of
-# the same name.
-sys.modules.update({path.rpartition(".")[0]: ModuleType(path.rpartition(".")[0]) for path in MOVED})
-sys.modules.update({path: _Moved(path) for path in MOVED})

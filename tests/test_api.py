@@ -8,7 +8,6 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +43,6 @@ def test_no_package_has_the_name_of_a_public_function() -> None:
     folder = Path(fer_vit.__file__).parent
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
     assert not packages & set(fer_vit.__all__)
-
-
-def test_modules_that_0_1_documented_are_imported_by_their_old_path() -> None:
-    for old, new in fer_vit.MOVED.items():
-        assert not hasattr(import_module(old), "__file__")
-        assert import_module(old).predict_manifest is import_module(new).predict_manifest
-    assert inspect.isfunction(fer_vit.evaluate)
-
-
-@pytest.mark.parametrize("path", sorted(fer_vit.MOVED))
-def test_an_old_path_is_the_first_import_of_a_process(path: str) -> None:
-    code = f"import {path}, fer_vit, sys; assert 'torch' not in sys.modules, 'slow'"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_public_names_are_listed_and_imported_lazily() -> None:

@@ -4,12 +4,6 @@ import yaml
 
 import fer_vit.callbacks
 import fer_vit.exporting.formats
-import fer_vit.train.module
-
-
-def test_callbacks_have_public_names_and_old_paths_work() -> None:
-    assert fer_vit.callbacks.EMA is fer_vit.train.module.EMA
-    assert fer_vit.callbacks.Symmetry is fer_vit.train.module.Symmetry
 
 
 def test_callbacks_of_configs_are_public() -> None:

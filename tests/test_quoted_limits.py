@@ -94,7 +94,6 @@ QUOTES = {
         f"searched down to {detectors.CROP_SCORE}",
         f"less than {landmarks.MIN_FACE_LOGIT} is left out",
     ],
-    "docs/how-to/migrate.md": [f"below {detectors.PHOTO_SCORE} are left out"],
     "docs/how-to/explaining.md": [f"fewer than {writer.MIN_FACES} faces have no average"],
     "docs/tutorials/two_conditions.md": [
         {6: "With fewer than six persons there is no test"}[statistics.MIN_PERSONS],

@@ -1,7 +1,6 @@
 """The base class of the tasks `FERTask` and `MaskedPretraining`.
 
-It has their seeds, optimiser, schedule, checks, settings and checkpoints. Configs of 0.1 import the
-callbacks EMA and Symmetry from this module.
+It has their seeds, optimiser, schedule, checks, settings and checkpoints.
 """
 
 import math
@@ -24,9 +23,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
-from fer_vit.train.averaging import EMA as EMA
 from fer_vit.train.log import log_once
-from fer_vit.train.symmetry import Symmetry as Symmetry
 
 DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)  # the default network of a task
 TRAINING_RANGES = {  # smallest and largest value of each setting
