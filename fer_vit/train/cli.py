@@ -230,8 +230,10 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         task_class=task_class,
         other_class=other_class,
     )
-    if checkpoint:  # raises for a wrong checkpoint before the run creates a folder
+    if checkpoint and given.checkpoint:  # errors are raised before the run creates a folder
         cli.model.on_load_checkpoint(checkpoint)
+        if verb == "fit":
+            cli.model.check_resumed(checkpoint, given.checkpoint, cli.trainer)
     return cli
 
 

@@ -15,7 +15,12 @@ import torch
 
 from fer_vit.errors import FerVitError, ModelError, short, suggest
 from fer_vit.model.region_vit import RegionViT, build_from_parts
-from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
+from fer_vit.store.checkpoint import (
+    NAMES_OF_MODELS,
+    load_checkpoint,
+    own_settings,
+    unpack_checkpoint,
+)
 from fer_vit.store.folder import check_finite, no_expressions
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.module import RegionViTModule
@@ -83,7 +88,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
         raise no_expressions(path)
     check_network_size(model)
     with errors_of_class(name, path):
-        task = task_class(**init_arguments(content["hyper_parameters"]))
+        task = task_class(**init_arguments(content))
         net = task.net
     if not isinstance(net, RegionViT):
         net_class = type(net).__name__
@@ -107,17 +112,14 @@ def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
         ) from error
 
 
-def init_arguments(hyper_parameters: dict[str, Any]) -> dict[str, Any]:
+def init_arguments(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a checkpoint as arguments of its task.
 
     With these arguments, the task loads no other model, and keeps every head.
     """
-    arguments = {}
-    for name, value in hyper_parameters.items():
-        if not name.startswith("_"):  # Lightning's notes about the class
-            arguments[name] = value
-    for name in ("init", "teachers", "head_weights"):
-        if name in arguments:
+    arguments = own_settings(checkpoint)
+    for name in (*NAMES_OF_MODELS, "head_weights"):
+        if name in checkpoint["hyper_parameters"]:
             arguments[name] = None
     return arguments
 

@@ -16,7 +16,7 @@ from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig, check_config
-from fer_vit.store.checkpoint import unpack_checkpoint
+from fer_vit.store.checkpoint import own_settings, unpack_checkpoint
 from fer_vit.store.folder import build_network, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.datamodule import FaceDataModule
@@ -265,8 +265,8 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
     if not custom:
         build_network(model)
     settings = {}
-    for name, value in checkpoint["hyper_parameters"].items():
-        if name not in ("labels", "init", "outputs") and not name.startswith("_"):
+    for name, value in own_settings(checkpoint).items():
+        if name not in ("labels", "outputs"):
             settings[name] = value
     if model.settings.labels:
         settings["heads"] = model.settings.outputs  # the data may have targets of other heads

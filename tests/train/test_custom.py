@@ -163,9 +163,7 @@ def test_the_network_of_a_class_predicts(
     train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     best = train("WideHeadTask", "--model.hidden=24")
-    task = import_task("my_tasks.WideHeadTask")(
-        **init_arguments(load_checkpoint(best)["hyper_parameters"])
-    )
+    task = import_task("my_tasks.WideHeadTask")(**init_arguments(load_checkpoint(best)))
     task.load_state_dict(load_checkpoint(best)["state_dict"])
     photos = sorted((drawn / "faces").rglob("*.png"))[:3]
     expected = Recognizer(task.net).predict(photos, face="crop", detector="none")
@@ -338,7 +336,8 @@ def test_load_custom_reads_no_other_model(
     module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hyper = {"labels": ["a"], "init": "ferplus-small", "teachers": ["ferplus-small"], "_name": "x"}
-    assert init_arguments(hyper) == {"labels": ["a"], "init": None, "teachers": None}
+    arguments = init_arguments({"hyper_parameters": hyper})
+    assert arguments == {"labels": ["a"], "init": None, "teachers": None}
 
 
 def test_pretraining_of_a_class(train: Train, drawn: Path, tmp_path: Path) -> None:
