@@ -184,7 +184,6 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredMod
 
 def _evened(checkpoint: dict[str, Any]) -> Any:
     """Returns `ModelSettings.evened` for a run, from the options of its data and task."""
-    data = as_dict(checkpoint.get("FaceDataModule"))
-    if data.get("balanced") is True:
+    if checkpoint.get("balanced") is True:
         return 1.0
     return checkpoint["hyper_parameters"].get("logit_adjust", 0.0)

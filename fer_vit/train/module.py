@@ -191,10 +191,12 @@ class RegionViTModule(L.LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the name of a user's class; nothing is imported by a name in a checkpoint."""
-        name = class_name(type(self))
-        if name:
-            checkpoint["task_class"] = name
+        """Records the names of a user's classes; nothing is imported by a name in a checkpoint."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        for key, used in (("task_class", self), ("data_class", data)):
+            name = class_name(type(used))
+            if used is not None and name:
+                checkpoint[key] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError, before loading, for another architecture or a run that is over."""
@@ -213,11 +215,11 @@ class RegionViTModule(L.LightningModule):
         check_resumed(checkpoint, path, trainer, self.hparams, groups)
 
 
-def class_name(task_class: type[RegionViTModule]) -> str:
-    """Returns the name of a user's task as `--model` takes it; empty for a task of fer-vit."""
-    if task_class.__module__.startswith("fer_vit."):
+def class_name(used: type) -> str:
+    """Returns a user's class as `--model` and `--data` take it; empty for one of fer-vit."""
+    if used.__module__.startswith("fer_vit."):
         return ""
-    return f"{task_class.__module__}.{task_class.__qualname__}"
+    return f"{used.__module__}.{used.__qualname__}"
 
 
 def check_loss(loss: Tensor, split: str) -> None:

@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align
+from fer_vit.imports import search_current_folder
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig, check_config
 from fer_vit.store.checkpoint import own_settings, unpack_checkpoint
@@ -60,6 +61,7 @@ class TrainCLI(LightningCLI):
         settings: Namespace | None,
         task_class: type[RegionViTModule] = FERTask,
         other_class: bool = False,
+        data_class: type[FaceDataModule] = FaceDataModule,
     ) -> None:
         self.verb = verb
         # whether another class than `task_class` has saved `settings`
@@ -67,10 +69,11 @@ class TrainCLI(LightningCLI):
         self.settings = settings
         self.task_class = task_class
         self.task = task_of(task_class)
+        self.data_class = data_class
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
             task_class,
-            FaceDataModule,
+            data_class,
             args=args,
             run=False,
             seed_everything_default=0,
@@ -103,7 +106,7 @@ class TrainCLI(LightningCLI):
             )
         else:
             parser.add_lightning_class_args(self.task_class, "model")
-        parser.add_lightning_class_args(FaceDataModule, "data")
+        parser.add_lightning_class_args(self.data_class, "data")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds options for checkpoints and the Trainer's method, and links between them."""
@@ -120,18 +123,25 @@ class TrainCLI(LightningCLI):
             "classifier can start.",
         )
         options = {action.dest: action for action in parser._actions}
-        needed = ["network", "align", "template"]
+        needed = ["model.network", "model.align", "model.template", "data.spec", "data.unlabelled"]
         if self.task == "classification":
-            needed += ["labels", "outputs"]
-        for name in needed:
-            if f"model.{name}" not in options:
+            needed += ["model.labels", "model.outputs"]
+        for option in needed:
+            if option not in options:
+                group, _, name = option.partition(".")
+                named = self.task_class if group == "model" else self.data_class
+                base = "FERTask" if group == "model" else "FaceDataModule"
                 raise FerVitError(
-                    f"Expected {self.task_class.__name__} to have the argument `{name}` of "
-                    "FERTask. Pass further options on: `def __init__(self, **options)`."
+                    f"Expected {named.__name__} to have the argument `{name}` of {base}. "
+                    "Pass further options on: `def __init__(self, **options)`."
                 )
         options["model"].help = (
             "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
             "options; or the path of a config of the model."
+        )
+        options["data"].help = (
+            "A subclass of fer_vit.FaceDataModule, for example my_module.MyData, whose arguments "
+            "are options; or the path of a config of the data."
         )
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=crop_spec)
@@ -154,7 +164,13 @@ class TrainCLI(LightningCLI):
         if self.settings and self.other_class:
             self._leave_out_settings(parser, self.settings.model)
         try:
-            self.config = parser.parse_args(args, self.settings)
+            try:
+                self.config = parser.parse_args(args, self.settings)
+            except ArgumentError as error:
+                if "No module named" not in str(error):
+                    raise
+                search_current_folder()  # a callback or logger of the user
+                self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
             reason = describe_option(str(error))
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
