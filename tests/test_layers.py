@@ -40,6 +40,8 @@ LIGHTNING = (
     "module",
     "options",
     "pretraining",
+    "progress",
+    "resuming",
     "run",
     "symmetry",
     "task",

@@ -1,5 +1,6 @@
 """The options of fit, validate and test: LightningCLI over a task and FaceDataModule."""
 
+import sys
 from argparse import ArgumentError
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.progress import EpochLines
 from fer_vit.train.starting import find_crop
 from fer_vit.train.task import FERTask
 
@@ -201,7 +203,7 @@ class TrainCLI(LightningCLI):
         """Checks counts and precision; replaces bfloat16 by float32 where it would be emulated."""
         trainer = self.config.trainer
         check_counts(trainer)
-        self._leave_out_callbacks(trainer)
+        self._choose_callbacks(trainer)
         if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(
                 "Expected `--trainer.precision` to be bf16-mixed, 16-mixed or 32, but got "
@@ -214,8 +216,8 @@ class TrainCLI(LightningCLI):
             )
             trainer.precision = "32-true"
 
-    def _leave_out_callbacks(self, trainer: Namespace) -> None:
-        """Leaves out the callbacks that need a logger or checkpoints if the user wants none.
+    def _choose_callbacks(self, trainer: Namespace) -> None:
+        """Leaves out callbacks without a logger or checkpoints; adds lines without a progress bar.
 
         Without a logger, a run has no folder: config.yaml would be written to the current folder,
         where it would stop the next run.
@@ -228,6 +230,10 @@ class TrainCLI(LightningCLI):
         if trainer.enable_checkpointing is False:
             callbacks = [item for item in callbacks if not isinstance(item, ModelCheckpoint)]
             self.parser.callback_keys.remove("checkpoint")
+        if trainer.enable_progress_bar is None:
+            trainer.enable_progress_bar = sys.stdout.isatty()
+        if not trainer.enable_progress_bar:
+            callbacks = [*callbacks, EpochLines()]
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_classes(self) -> None:
