@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import lightning as L
 
 from fer_vit.errors import FerVitError, ModelError, short
+from fer_vit.wording import counted
 
 
 class FinishedError(FerVitError):
@@ -79,8 +80,8 @@ def check_resumed(
     if made:
         best = saved_best(checkpoint, path.parent, trainer)
         raise FinishedError(
-            f"Nothing is left to train: {path} has {progress.epochs} epochs ({progress.steps:,} "
-            f"steps), and {made}. Use {best or path}, or raise the limit.",
+            f"Nothing is left to train: {path} has {counted(progress.epochs, 'epoch')} "
+            f"({counted(progress.steps, 'step')}), and {made}. Use {best or path}, or raise the limit.",
             best,
         )
 
