@@ -17,7 +17,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import clear_remains_in
-from fer_vit.processes import dead_worker_error
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
 from fer_vit.store.folder import classifier_command
@@ -45,11 +44,14 @@ def train(args: list[str]) -> str:
         method = {name: cli.config_init[name] for name in cli.run_options}
         try:
             run_trainer(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
-        except RuntimeError as error:
-            named = dead_worker_error(error, cli.datamodule.worker_notes)
-            if named is None:
+        except (RuntimeError, ConnectionResetError, EOFError) as error:
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            raise named from error
+            # a worker that dies while it sends a batch breaks its connection
+            raise FerVitError(
+                "A worker process died, perhaps for lack of memory or in a decoder. Try fewer "
+                "`--data.num_workers`; 0 needs no worker."
+            ) from error
         if verb != "fit":
             return str(cli.config.ckpt_path)
         best = best_checkpoint(cli.trainer)

@@ -81,7 +81,8 @@ def check_resumed(
         best = saved_best(checkpoint, path.parent, trainer)
         raise FinishedError(
             f"Nothing is left to train: {path} has {counted(progress.epochs, 'epoch')} "
-            f"({counted(progress.steps, 'step')}), and {made}. Use {best or path}, or raise the limit.",
+            f"({counted(progress.steps, 'step')}), and {made}. Use {best or path}, or raise the "
+            "limit.",
             best,
         )
 
