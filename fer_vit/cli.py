@@ -317,7 +317,7 @@ def run_plain(verb: str, args: list[str]) -> None:
 
 FIT_OPTION = re.compile(
     r"--(data|model|trainer|checkpoint)\..+"  # a setting in a group
-    r"|--(model|seed_everything)(=.*)?"
+    r"|--(model|data|seed_everything)(=.*)?"
 )
 
 

@@ -195,6 +195,9 @@ def describe_option(error: str) -> str:
             f"Expected `--{name}` to be a YAML file of settings, but got {short(group['value'])}. "
             f"`--{name}.NAME VALUE` is one setting; `--help` lists them"
         )
+    failed_class = describe_class(error)
+    if failed_class:
+        return failed_class
     # Parser key "model.lr": Expected a <class 'float'>. Got value: half
     pattern = r'Parser key "(?P<option>[\w.]+)":(?P<types>.*)(?:Value|value): (?P<value>.*)'
     match = re.fullmatch(pattern, error, re.DOTALL)
@@ -206,6 +209,34 @@ def describe_option(error: str) -> str:
     if not expected:
         return error
     return f"Expected `--{match['option']}` to be {expected}, but got {short(match['value'])}"
+
+
+def describe_class(error: str) -> str:
+    """Returns an error of jsonargparse about a named class in plain words; empty for others."""
+    option = re.match(r'Parser key "([\w.]+)"', error)
+    if option is None:
+        return ""
+    # - Problem with given class_path 'my_module.MyCallback':
+    #     No module named 'my_module'
+    named = r"- Problem with given class_path '(?P<name>.+?)':\s+(?P<reason>.+?)"
+    problem = re.search(rf"{named}(?=\n\s+- |\n  Given|\Z)", error, re.DOTALL)
+    if problem:
+        reason = " ".join(problem["reason"].split())
+        return (
+            f"`--{option[1]}` names {problem['name']}, which cannot be built: {reason}. A class of "
+            "your own is found in the current folder and in PYTHONPATH."
+        )
+    unknown = re.search(
+        r"- (?:Expected a dot import path string|Import path does not correspond to a subclass)",
+        error,
+    )
+    given = re.search(r"Given value: (.*)\Z", error, re.DOTALL)
+    if unknown and given:
+        return (
+            f"Expected `--{option[1]}` to be the name of a fitting class, such as "
+            f"my_module.MyClass, but got {short(given[1])}."
+        )
+    return ""
 
 
 def describe_types(types: str) -> str:

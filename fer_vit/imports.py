@@ -1,6 +1,7 @@
 """Imports of large libraries."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,3 +21,13 @@ def collector_off() -> Iterator[None]:
         gc.freeze()
         gc.unfreeze()
         gc.enable()
+
+
+def search_current_folder() -> None:
+    """Lets Python import modules of the current folder, as `python -m` does.
+
+    This is for a class that the user names. Without one, a console script imports nothing from the
+    current folder, which may contain files of somebody else.
+    """
+    if "" not in sys.path:
+        sys.path.append("")

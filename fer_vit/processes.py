@@ -10,12 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from ctypes import c_char
 from enum import Enum, auto
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from threading import Lock, Thread
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -192,69 +190,6 @@ def _exit_with_parent() -> None:
     # The exit code is 0: the main process may still be alive, and torch raises an error for a
     # worker that fails.
     os._exit(0)
-
-
-class WorkerNotes:
-    """The name of what each worker process of a DataLoader reads now.
-
-    The notes are in shared memory, so they are available after a worker has died.
-    """
-
-    SIZE = 500  # bytes of a note
-    # the function that writes the note of this worker process
-    write_note: ClassVar[Callable[[str], None] | None] = None
-
-    def __init__(self, workers: int) -> None:
-        self._notes = multiprocessing.get_context().RawArray(c_char, workers * self.SIZE)
-
-    def start_noting_worker(self, worker: int) -> None:
-        """Prepares a worker process, as a DataLoader's `worker_init_fn`."""
-        start_worker()
-        WorkerNotes.write_note = partial(self._write, worker)
-
-    def _write(self, worker: int, name: str) -> None:
-        note = f"{os.getpid()} {name}".encode(errors="replace")
-        start = worker * self.SIZE
-        memoryview(self._notes).cast("B")[start : start + self.SIZE] = note[: self.SIZE].ljust(
-            self.SIZE, b"\0"
-        )
-
-    def name_of(self, process_id: int) -> str | None:
-        """Returns the name of what a worker reads, or was reading when it died.
-
-        Returns None if the process is no worker of this loader.
-        """
-        notes = bytes(memoryview(self._notes).cast("B"))
-        for start in range(0, len(notes), self.SIZE):
-            note = notes[start : start + self.SIZE].rstrip(b"\0")
-            noted_id, _, name = note.decode(errors="replace").partition(" ")
-            if noted_id == str(process_id):
-                return name
-        return None
-
-
-def note_in_worker(name: str) -> None:
-    """Notes the name of what this process reads, if this is a worker process with `WorkerNotes`."""
-    if WorkerNotes.write_note is not None:
-        WorkerNotes.write_note(name)
-
-
-def dead_worker_error(error: RuntimeError, loaders: Iterable[WorkerNotes]) -> FerVitError | None:
-    """Converts torch's error about a dead worker to an error that names what the worker read.
-
-    Returns None for other errors.
-    """
-    if "DataLoader worker" not in str(error):  # from torch's message
-        return None
-    process_ids = [int(digits) for digits in re.findall(r"\d+", str(error))]
-    names = [notes.name_of(process_id) for process_id in process_ids for notes in loaders]
-    read = ", ".join(name for name in names if name)
-    if not read:
-        return FerVitError(WORKER_DIED)
-    return FerVitError(
-        f"A worker process died while it read {read}: its decoder crashed, or memory ended. "
-        "Leave that image out, or try fewer `--data.num_workers`."
-    )
 
 
 class _Message(Enum):

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
     {"files"},
-    {"heads", "texts", "wording"},
+    {"extras", "heads", "texts", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),
@@ -40,6 +40,8 @@ LIGHTNING = (
     "module",
     "options",
     "pretraining",
+    "progress",
+    "resuming",
     "run",
     "symmetry",
     "task",

@@ -5,7 +5,7 @@ A request parameter is never used as a path.
 
 from importlib.util import find_spec
 
-from fer_vit.errors import FerVitError
+from fer_vit.extras import missing_extra
 
 if not all(map(find_spec, ("fastapi", "python_multipart", "uvicorn"))):
-    raise FerVitError('The page needs more packages: pip install -c constraints.txt ".[app]".')
+    raise missing_extra("The page", "app")

@@ -66,8 +66,8 @@ def export(
         output: The path to write. Its name selects one of these formats: {FORMATS}.
         checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
             "user/name" on the Hugging Face hub. Default: the model that `fer-vit models` marks.
-            Repeated: the weights are averaged, for models of one configuration and the same initial
-            weights; `standardize` is the first model's.
+            Repeated: the weights are averaged, for epochs of one run, or runs of one configuration
+            with the same `--model.init`; `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
             accuracy, and the thresholds for the column `prediction_set` of `predict` are fitted.
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times

@@ -25,7 +25,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.report.estimate import estimate_text
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.store.folder import CARD, TO_FILL, read_model
-from fer_vit.store.hub import CARD_FILE, DEFAULT_MODEL
+from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.recipe import Recipe
 
@@ -84,6 +84,12 @@ def finetune(
     evaluation = output / "evaluation"
     check_beside(output, [photos])
     # The evaluation is written last, so it marks a finished run.
+    if (evaluation / "index.html").exists() and (model / CONFIG_FILE).exists() and not overwrite:
+        raise FerVitError(
+            f"This training is finished: the model is {model}, its results are "
+            f"{evaluation / 'index.html'}. `--overwrite` trains again, `--output` names another "
+            "folder."
+        )
     check_output(evaluation, overwrite, EVALUATION_FILES)
     if overwrite:  # files of the user beside a model are an error now, not after the training
         check_output(model, overwrite, find_format(model).files)
@@ -107,7 +113,8 @@ def finetune(
             report = calibrate_model(trained, manifest, strength=0.0)  # changes `trained`
             LOGGER.info(report)
         write_model(trained, ExportOptions(models=[best], output=model), overwrite)
-        (output / KEY_FILE).write_text(key, "utf-8")
+        with atomic_write(output / KEY_FILE) as file:
+            file.write_text(key, "utf-8")
 
     split: Split = "test" if counts["test"] else "val"
     evaluate_model(model, manifest.split(split), split, evaluation)
@@ -199,13 +206,13 @@ def count_faces(manifest: Manifest) -> Counter[str]:
 def check_run(output: Path, key: str, overwrite: bool) -> None:
     """Raises FerVitError when OUTPUT/model is not of the run with a key, and may not be replaced.
 
-    `KEY_FILE` has the key of the model's run. It is missing if the program was killed after it had
-    written the model.
+    `KEY_FILE` has the key of the model's run. It is missing or empty if the program was killed, or
+    the disk was full, after the model had been written.
     """
     has_run = newest_checkpoint(output.glob(f"training/{key}/*/checkpoints")) is not None
     key_file = output / KEY_FILE
-    is_of_other_run = key_file.exists() and key_file.read_text("utf-8") != key
-    if not has_run or is_of_other_run:
+    key_of_model = key_file.read_text("utf-8") if key_file.exists() else ""
+    if not has_run or key_of_model not in ("", key):
         model = output / "model"
         check_output(model, overwrite, find_format(model).files)
 
@@ -240,13 +247,23 @@ def evaluate_model(model: Path, manifest: Manifest, split: Split, output: Path) 
     models = {"This model": evaluation.scores}
     if evaluation.comparison is not None:
         models[DEFAULT_MODEL] = evaluation.comparison.other_scores
-    complete_card(model / CARD_FILE, faces.labels, models, len(manifest))
-    LOGGER.info(write_results(output, facts, evaluation, faces, against))
+    lines = result_lines(models)
+    complete_card(model / CARD_FILE, faces.labels, lines, len(manifest))
+    write_results(output, facts, evaluation, faces, against)
+    LOGGER.info("\n".join([f"Results on {len(manifest)} held-out photos ({split}):", *lines]))
 
 
-def complete_card(
-    card: Path, labels: Sequence[str], models: Mapping[str, Scores], photos: int
-) -> None:
+def result_lines(models: Mapping[str, Scores]) -> list[str]:
+    """Returns a line with the scores of each model, by name."""
+    lines = []
+    for name, scores in models.items():
+        accuracy = estimate_text(scores["accuracy"], ".1%")
+        recall = estimate_text(scores["UAR"], ".1%")
+        lines.append(f"- {name}: accuracy {accuracy}, UAR {recall}")
+    return lines
+
+
+def complete_card(card: Path, labels: Sequence[str], results: Sequence[str], photos: int) -> None:
     """Replaces the text to be filled in of a model card by scores.
 
     A card without this text stays unaltered. An empty card, as an earlier version wrote it, becomes
@@ -255,19 +272,16 @@ def complete_card(
     Args:
         card: The card.
         labels: The classes of the model.
-        models: The scores of the model, and of the model that it is compared with, by name.
+        results: Lines with the scores of the model, and of the one that it is compared with.
         photos: Number of held-out photos.
     """
     lines = [
         f"Trained by `fer-vit finetune` on {', '.join(labels)}. "
         f"Results on {photos} held-out photos:",
         "",
+        *results,
+        "",
     ]
-    for name, scores in models.items():
-        accuracy = estimate_text(scores["accuracy"], ".1%")
-        recall = estimate_text(scores["UAR"], ".1%")
-        lines.append(f"- {name}: accuracy {accuracy}, UAR {recall}")
-    lines.append("")
     lines.append("To be filled in: who is in the photos, who labelled them, prohibited uses.")
 
     text = card.read_text("utf-8") or CARD

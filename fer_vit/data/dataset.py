@@ -23,7 +23,7 @@ from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_region
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
-from fer_vit.processes import note_in_worker, run_seed
+from fer_vit.processes import run_seed
 
 PADDING = -1  # the row of a sample that repeats a face only to fill a batch or a process's share
 
@@ -266,7 +266,6 @@ class ShardDataset(Dataset[Sample]):
 
 def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None) -> Sample:
     """Decodes, crops and augments a face; raises FerVitError for an image that is not decodable."""
-    note_in_worker(face.path)
     with named_in_errors(face.manifest_path, face.path):
         image = decode_image(face.image)
     landmarks = None if np.isnan(face.landmarks).any() else face.landmarks

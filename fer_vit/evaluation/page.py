@@ -106,7 +106,8 @@ def write_files(
     if page.confusion is not None:
         sections.append(confusion_section(page.confusion, page.labels))
         shown = occurring(page.confusion)
-    text = _page_as_markdown(page.heading, page.facts, page.note, sections)
+    facts = {fact_title(name): fact for name, fact in page.facts.items()}
+    text = _page_as_markdown(page.heading, facts, page.note, sections)
     tables = tables or {}
     with atomic_write(folder, overwrite=overwrite) as new:
         new.mkdir()
@@ -120,7 +121,7 @@ def write_files(
             "evaluation",
             title=page.title,
             generator=page.generator,
-            facts=page.facts,
+            facts=facts,
             note=page.note,
             sections=page.sections,
             labels=page.labels,
@@ -132,6 +133,20 @@ def write_files(
             left_out=page.left_out,
         )
     return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
+
+
+FACT_TITLES = {  # titles of facts whose names are columns or options
+    "face": "way of finding faces",
+    "fer_vit_version": "version of fer-vit",
+    "pose_from": "source of the head pose",
+    "predicted_on": "date of the predictions",
+    "version": "version of fer-vit",
+}
+
+
+def fact_title(name: str) -> str:
+    """Returns the title of a fact in words."""
+    return FACT_TITLES.get(name, name.replace("_", " "))
 
 
 def _page_as_markdown(

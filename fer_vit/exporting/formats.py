@@ -22,6 +22,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.extras import missing_extra
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
@@ -215,9 +216,7 @@ def check_onnx(options: ExportOptions) -> None:
     """Raises FerVitError for an option of a folder, or when a package is missing."""
     _check_no_folder_options(options)
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise FerVitError(
-            'Writing ONNX needs more packages: pip install -c constraints.txt ".[onnx]".'
-        )
+        raise missing_extra("Writing ONNX", "onnx")
 
 
 def write_onnx(
@@ -258,7 +257,7 @@ FORMATS = {  # the format of each suffix; a name without a suffix is a folder
     ),
     ".onnx": Format(
         "NAME.onnx",
-        'for ONNX Runtime and others, with `pip install -c constraints.txt ".[onnx]"`',
+        "for ONNX Runtime and others, with the extra `onnx`",
         check_onnx,
         write_onnx,
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pil
 
-from fer_vit.errors import FerVitError
+from fer_vit.extras import missing_extra
 from fer_vit.face.image import (
     UNREADABLE_VIDEO,
     ImageError,
@@ -36,9 +36,7 @@ try:
     from av.stream import Disposition
     from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 except ModuleNotFoundError as missing:
-    raise FerVitError(
-        'Videos need one more package: pip install -c constraints.txt ".[video]".'
-    ) from missing
+    raise missing_extra("Reading videos", "video") from missing
 
 # Containers that are read, with any suffix. Other containers, such as playlists, may name further
 # files and addresses to open.

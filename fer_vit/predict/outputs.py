@@ -39,6 +39,13 @@ class Outputs(NamedTuple):
         """Whether `table` is a folder of tables: several processes write these, and keep them."""
         return self.table != STDOUT and (self.table.is_dir() or not self.table.suffix)
 
+    @property
+    def further(self) -> str:
+        """Lines with the files besides `table`; empty without."""
+        copy = self.copy.path if self.copy else None
+        names = {"People": self.people, "Intervals": self.intervals, "Marked copy": copy}
+        return "".join(f"\n{name}: {path}" for name, path in names.items() if path)
+
     def write_people(self, people: People, labels: list[str]) -> None:
         """Writes the requested tables of people."""
         if self.people:

@@ -102,7 +102,7 @@ def predict_table(
         except FerVitError as error:
             message = f"{error} The table {outputs.table} is complete."
             raise MarkedCopyError(message) from error
-    return f"{written.summary}\nTable: {outputs.table}"
+    return f"{written.summary}\nTable: {outputs.table}{outputs.further}"
 
 
 def predict_folder(
@@ -172,7 +172,7 @@ def predict_folder(
     return (
         f"{summary}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
         f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
-        f"{counted(num_faces, 'face')}"
+        f"{counted(num_faces, 'face')}{outputs.further}"
     )
 
 

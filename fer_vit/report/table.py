@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, printable
+from fer_vit.extras import missing_extra
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
@@ -31,10 +32,6 @@ FACTS_KEY = "predictions"  # the key of the metadata that records how prediction
 INPUTS_KEY = "inputs"  # the key of the metadata that records which files were read
 LINE_BYTES = 2**16  # size of the write buffer of a live table; the buffer is flushed at line ends
 MAX_SHEET_ROWS = 1_048_576  # most rows of a sheet in Excel and LibreOffice, including the header
-NO_EXCEL = (
-    "Tables for spreadsheets (.xlsx) need one more package: "
-    'pip install -c constraints.txt ".[excel]".'
-)
 NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 
 
@@ -172,7 +169,7 @@ class ExcelFile:
         try:
             from openpyxl import Workbook  # not at the top: the extra `excel` may be missing
         except ImportError as error:
-            raise TableError(NO_EXCEL) from error
+            raise missing_extra("A table for spreadsheets (.xlsx)", "excel") from error
         self._path = path
         self._layout = layout
         self._book = Workbook(write_only=True)

@@ -77,6 +77,20 @@ def _load_safely(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+# Settings of a task that name models, anywhere on the disk or the hub. They never come from a
+# checkpoint, which may be from somebody else; the command line names them again.
+NAMES_OF_MODELS = ("init", "teachers")
+
+
+def own_settings(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Returns the hyper-parameters of a task without `NAMES_OF_MODELS` and Lightning's notes."""
+    settings = {}
+    for name, value in checkpoint["hyper_parameters"].items():
+        if name not in NAMES_OF_MODELS and not name.startswith("_"):
+            settings[name] = value
+    return settings
+
+
 def is_pretraining(hyper_parameters: dict[str, Any]) -> bool:
     """Returns whether hyper-parameters are from masked pretraining, which has no labels."""
     return {"network", "mask_ratio"} <= hyper_parameters.keys() and "labels" not in hyper_parameters
@@ -170,7 +184,6 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredMod
 
 def _evened(checkpoint: dict[str, Any]) -> Any:
     """Returns `ModelSettings.evened` for a run, from the options of its data and task."""
-    data = as_dict(checkpoint.get("FaceDataModule"))
-    if data.get("balanced") is True:
+    if checkpoint.get("balanced") is True:
         return 1.0
     return checkpoint["hyper_parameters"].get("logit_adjust", 0.0)

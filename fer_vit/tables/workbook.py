@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from fer_vit.errors import TableError, short
-from fer_vit.report.table import NO_EXCEL, csv_value
+from fer_vit.extras import missing_extra
+from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import (
     ROWS_AT_ONCE,
     SPACES,
@@ -33,7 +34,7 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     try:
         import openpyxl  # not at the top: the extra `excel` may be missing
     except ImportError as error:
-        raise TableError(f"{path}: {NO_EXCEL}") from error
+        raise missing_extra(f"{path}: a table for spreadsheets", "excel") from error
     file, name = split_sheet(path)
     try:
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)

@@ -17,12 +17,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import clear_remains_in
-from fer_vit.processes import dead_worker_error
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.configs import find_config
 from fer_vit.store.folder import classifier_command
 from fer_vit.texts import json_text
-from fer_vit.train.custom import import_task
+from fer_vit.train.custom import import_data, import_task
+from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import hide_noise, log_once
 from fer_vit.train.module import RegionViTModule, class_name
 from fer_vit.train.options import TASKS, TaskName, TrainCLI, checkpoint_settings, task_of
@@ -44,11 +44,14 @@ def train(args: list[str]) -> str:
         method = {name: cli.config_init[name] for name in cli.run_options}
         try:
             run_trainer(verb, cli.trainer, cli.model, datamodule=cli.datamodule, **method)
-        except RuntimeError as error:
-            named = dead_worker_error(error, cli.datamodule.worker_notes)
-            if named is None:
+        except (RuntimeError, ConnectionResetError, EOFError) as error:
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            raise named from error
+            # a worker that dies while it sends a batch breaks its connection
+            raise FerVitError(
+                "A worker process died, perhaps for lack of memory or in a decoder. Try fewer "
+                "`--data.num_workers`; 0 needs no worker."
+            ) from error
         if verb != "fit":
             return str(cli.config.ckpt_path)
         best = best_checkpoint(cli.trainer)
@@ -129,6 +132,7 @@ class RunWords(NamedTuple):
     configs: list[str]  # paths of configs
     checkpoint: Path | None
     model: str | None  # the class of a user's task
+    data: str | None  # the class of a user's data module
     task: TaskName | None
 
 
@@ -139,6 +143,7 @@ def read_words(words: list[str]) -> RunWords:
     parser.add_argument("--ckpt_path")
     parser.add_argument("--task")
     parser.add_argument("--model")
+    parser.add_argument("--data")
     given, options = parser.parse_known_args(words)
 
     settings: dict[str, Any] = {}
@@ -150,24 +155,27 @@ def read_words(words: list[str]) -> RunWords:
             contents[config] = content
     for config, content in contents.items():
         check_config_groups(config, content)
-    model = settings.get("model")
-    if isinstance(model, dict) and "class_path" in model:
-        raise FerVitError(
-            "Expected the options of the task under `model` in a config, but got class_path. "
-            f"Name the class by `--model {short(model['class_path'])}`."
-        )
+    for group in ("model", "data"):
+        content = settings.get(group)
+        if isinstance(content, dict) and "class_path" in content:
+            raise FerVitError(
+                f"Expected the options of a class under `{group}` in a config, but got class_path. "
+                f"Name the class by `--{group} {short(content['class_path'])}`."
+            )
     task = settings.get("task") if given.task is None else given.task
     checkpoint = settings.get("ckpt_path") if given.ckpt_path is None else given.ckpt_path
 
-    model = given.model
-    if model and os.path.isfile(model):  # a config of the model alone
-        options = [f"--model={model}", *options]
-        model = None
+    classes = {"model": given.model, "data": given.data}
+    for group, name in classes.items():
+        if name and os.path.isfile(name):  # a config of the group alone
+            options = [f"--{group}={name}", *options]
+            classes[group] = None
     return RunWords(
         options=options,
         configs=given.config,
         checkpoint=None if checkpoint in (None, "null") else Path(str(checkpoint)),
-        model=model,
+        model=classes["model"],
+        data=classes["data"],
         task=task,
     )
 
@@ -210,6 +218,8 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     if given.checkpoint:
         checkpoint = load_checkpoint(given.checkpoint)
         task_class = class_to_continue(checkpoint, given, task_class)
+        if verb == "fit":
+            check_data(checkpoint, given)
         other_class = checkpoint.get("task_class", "") != class_name(task_class)
         settings = checkpoint_settings(checkpoint, given.checkpoint, custom=given.model is not None)
         if verb == "fit":
@@ -229,9 +239,12 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         settings=settings,
         task_class=task_class,
         other_class=other_class,
+        data_class=import_data(given.data) if given.data else FaceDataModule,
     )
-    if checkpoint:  # raises for a wrong checkpoint before the run creates a folder
+    if checkpoint and given.checkpoint:  # errors are raised before the run creates a folder
         cli.model.on_load_checkpoint(checkpoint)
+        if verb == "fit":
+            cli.model.check_resumed(checkpoint, given.checkpoint, cli.trainer)
     return cli
 
 
@@ -261,6 +274,16 @@ def class_to_continue(
             f"`--model {short(trained_by)}`; `--model fer_vit.FERTask` continues without it."
         )
     return TASKS[task]
+
+
+def check_data(checkpoint: dict[str, Any], given: RunWords) -> None:
+    """Raises FerVitError when a user's data module, whose position is resumed, is not repeated."""
+    trained_by = checkpoint.get("data_class")
+    if trained_by and trained_by != given.data:
+        raise FerVitError(
+            f"{given.checkpoint} was trained with the data of {short(trained_by)}. Repeat "
+            f"`--data {short(trained_by)}`."
+        )
 
 
 def check_task(task: TaskName, wanted: TaskName, checkpoint: Path | None) -> None:

@@ -1,10 +1,8 @@
-"""Imports tasks of users: classes that the command line names, and the networks that they build.
+"""Imports classes of users that the command line names, and builds the networks of their tasks.
 
 A checkpoint never decides what is imported: the user names the class again to load a checkpoint.
 """
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -14,10 +12,17 @@ from typing import Any
 import torch
 
 from fer_vit.errors import FerVitError, ModelError, short, suggest
+from fer_vit.imports import search_current_folder
 from fer_vit.model.region_vit import RegionViT, build_from_parts
-from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
+from fer_vit.store.checkpoint import (
+    NAMES_OF_MODELS,
+    load_checkpoint,
+    own_settings,
+    unpack_checkpoint,
+)
 from fer_vit.store.folder import check_finite, no_expressions
 from fer_vit.store.stored_model import StoredModel
+from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
@@ -27,18 +32,32 @@ MAX_WEIGHTS = 500_000_000
 
 
 def import_task(name: str) -> type[RegionViTModule]:
+    """Imports a task of `--model`; errors as for `import_class`."""
+    task_class: type[RegionViTModule] = import_class("model", name, (FERTask, MaskedPretraining))
+    return task_class
+
+
+def import_data(name: str) -> type[FaceDataModule]:
+    """Imports a data module of `--data`; errors as for `import_class`."""
+    data_class: type[FaceDataModule] = import_class("data", name, (FaceDataModule,))
+    return data_class
+
+
+def import_class(option: str, name: str, bases: tuple[type, ...]) -> Any:
     """Imports a class such as `my_module.FocalTask`, also from the current folder.
 
+    Args:
+        option: The option that names the class, without dashes.
+        name: The module and the class.
+        bases: The classes of fer-vit of which it may be a subclass.
+
     Raises:
-        FerVitError: The class cannot be imported, or is no subclass of FERTask or
-            MaskedPretraining.
+        FerVitError: The class cannot be imported, or is no subclass.
     """
     module_name, _, class_name = name.rpartition(".")
     if not module_name:
-        raise FerVitError(f"Expected a class as `--model MODULE.CLASS`, but got {short(name)}.")
-    # Unlike `python -m`, a console script does not search the current folder.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+        raise FerVitError(f"Expected a class as `--{option} MODULE.CLASS`, but got {short(name)}.")
+    search_current_folder()
     try:
         module = import_module(module_name)
     except Exception as error:  # the module is the user's, and may raise anything
@@ -47,19 +66,19 @@ def import_task(name: str) -> type[RegionViTModule]:
         if isinstance(error, ModuleNotFoundError) and is_within(module_name, error.name or ""):
             remedy = "Run in its folder, or set PYTHONPATH"
         raise FerVitError(
-            f"Cannot import {module_name} of `--model {name}` ({reason}). {remedy}; `--debug` "
+            f"Cannot import {module_name} of `--{option} {name}` ({reason}). {remedy}; `--debug` "
             "shows the traceback."
         ) from error
 
-    task_class = getattr(module, class_name, None)
-    if isinstance(task_class, type) and issubclass(task_class, FERTask | MaskedPretraining):
-        return task_class
+    found = getattr(module, class_name, None)
+    if isinstance(found, type) and issubclass(found, bases):
+        return found
     names = []
     for key, value in vars(module).items():
-        if isinstance(value, type) and issubclass(value, RegionViTModule):
+        if isinstance(value, type) and issubclass(value, bases):
             names.append(key)
     raise FerVitError(
-        f"Expected `--model` to be a subclass of fer_vit.FERTask, but got {name}."
+        f"Expected `--{option}` to be a subclass of fer_vit.{bases[0].__name__}, but got {name}."
         f"{suggest(class_name, names)} Other modules train with lightning.Trainer."
     )
 
@@ -83,7 +102,7 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
         raise no_expressions(path)
     check_network_size(model)
     with errors_of_class(name, path):
-        task = task_class(**init_arguments(content["hyper_parameters"]))
+        task = task_class(**init_arguments(content))
         net = task.net
     if not isinstance(net, RegionViT):
         net_class = type(net).__name__
@@ -107,17 +126,14 @@ def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
         ) from error
 
 
-def init_arguments(hyper_parameters: dict[str, Any]) -> dict[str, Any]:
+def init_arguments(checkpoint: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings of a checkpoint as arguments of its task.
 
     With these arguments, the task loads no other model, and keeps every head.
     """
-    arguments = {}
-    for name, value in hyper_parameters.items():
-        if not name.startswith("_"):  # Lightning's notes about the class
-            arguments[name] = value
-    for name in ("init", "teachers", "head_weights"):
-        if name in arguments:
+    arguments = own_settings(checkpoint)
+    for name in (*NAMES_OF_MODELS, "head_weights"):
+        if name in checkpoint["hyper_parameters"]:
             arguments[name] = None
     return arguments
 

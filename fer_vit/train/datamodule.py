@@ -1,8 +1,5 @@
 """The LightningDataModule of a manifest: loaders of the splits, and the position of a run."""
 
-import multiprocessing
-from collections.abc import Iterator
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +29,11 @@ from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.face.crop import CropSpec
 from fer_vit.heads import one_sided
-from fer_vit.processes import WorkerNotes, cores, one_thread, run_seed
+from fer_vit.processes import cores, one_thread, run_seed, start_worker
 from fer_vit.train.log import log_once, warn_once
 from fer_vit.wording import join_names, list_names
 
 MAX_WORKERS = 256  # most worker processes; each takes about 100 MB
-MAX_DYING_SECONDS = 1  # most seconds from the end of a process's connections to its own end
 
 
 class FaceDataModule(L.LightningDataModule):
@@ -99,7 +95,6 @@ class FaceDataModule(L.LightningDataModule):
         self.outputs = self.manifest.outputs
         self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
-        self.worker_notes: list[WorkerNotes] = []  # notes of each loader's workers
 
     def setup(self, stage: str) -> None:
         """Takes the crop from the task; raises FerVitError if a task has other crops or labels."""
@@ -313,9 +308,7 @@ class FaceDataModule(L.LightningDataModule):
         if workers is None:
             devices = self.trainer.num_devices if self.trainer else 1
             workers = min(8, max(1, cores() // devices))
-        notes = WorkerNotes(workers)
-        self.worker_notes.append(notes)
-        return FaceLoader(
+        return DataLoader(
             dataset,
             self.batch_size,
             sampler=sampler,
@@ -324,33 +317,8 @@ class FaceDataModule(L.LightningDataModule):
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
             persistent_workers=workers > 0,
-            worker_init_fn=notes.start_noting_worker,
+            worker_init_fn=start_worker,
         )
-
-
-class FaceLoader(DataLoader[Sample]):
-    """A DataLoader that raises torch's usual error for each worker that dies.
-
-    If a worker dies while it sends a batch, its connection breaks before the process has ended.
-    Torch then finds no dead worker, and raises the error of the connection instead of its usual
-    error.
-    """
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch names its private class
-        batches = super().__iter__()
-        workers = multiprocessing.active_children()
-        try:
-            yield from batches
-        except (ConnectionError, EOFError) as error:
-            ended = wait([worker.sentinel for worker in workers], MAX_DYING_SECONDS)
-            dying = [worker for worker in workers if worker.sentinel in ended]
-            if not dying:
-                raise
-            # Torch's signal handler may raise the usual error here, when the process has ended.
-            for worker in dying:
-                worker.join()
-            process_ids = [worker.pid for worker in dying]
-            raise RuntimeError(f"DataLoader worker (pid {process_ids}) died.") from error
 
 
 def _processes() -> int:

@@ -4,7 +4,9 @@ It has their seeds, optimiser, schedule, checks, settings and checkpoints.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -12,7 +14,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from timm.optim import param_groups_layer_decay
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
 from fer_vit.data.dataset import Batch
@@ -24,6 +26,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
 from fer_vit.store.folder import differing
 from fer_vit.train.log import log_once
+from fer_vit.train.resuming import check_resumed, steps_left
 
 DEFAULT_NETWORK = RegionViTConfig(regions=DEFAULT_REGIONS)  # the default network of a task
 TRAINING_RANGES = {  # smallest and largest value of each setting
@@ -47,6 +50,7 @@ class RegionViTModule(L.LightningModule):
     """
 
     net: RegionViT
+    fits = False  # whether a Trainer fits the module
 
     @property
     def spec(self) -> CropSpec:
@@ -57,28 +61,42 @@ class RegionViTModule(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if requested."""
+        self.fits = stage == "fit"
         device = self.trainer.strategy.root_device
-        trains_in_bf16 = stage == "fit" and str(self.trainer.precision).startswith("bf16")
+        trains_in_bf16 = self.fits and str(self.trainer.precision).startswith("bf16")
         fused = fused_is_faster(device, self.net.layout.num_tokens, trains_in_bf16)
         use_fused_attention(self.net, fused)
-        if self.hparams["compile"] and stage == "fit":
+        if self.hparams["compile"] and self.fits:
             self.net.encode = torch.compile(self.net.encode)  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
-        """Replaces learning rate and weight decay of a resumed checkpoint by the user's settings.
+        """Makes a resumed optimiser and its schedule follow the settings of this run.
 
-        A subclass with its optimisers and schedules resumes with the values of the checkpoint.
+        The schedule ends with the last step that the run really makes. A subclass with its
+        optimisers and schedules, and a learning-rate finder, keep theirs.
         """
-        if type(self).configure_optimizers is not RegionViTModule.configure_optimizers:
-            return
-        wanted = self.configure_optimizers()["optimizer"].param_groups
         schedule: Any = self.lr_schedulers()
-        groups = schedule.optimizer.param_groups
-        for group, new, factor in zip(groups, wanted, schedule.lr_lambdas, strict=True):
+        if not self.has_own_optimizers or not isinstance(schedule, LambdaLR):
+            return
+        made = schedule.last_epoch
+        steps = made + int(steps_left(self.trainer))
+        factor = self._rate_factor(steps)
+        before = max(schedule.get_last_lr())
+
+        wanted = self.parameter_groups()
+        for group, new in zip(schedule.optimizer.param_groups, wanted, strict=True):
             group["weight_decay"] = new["weight_decay"]
-            group["initial_lr"] = new["initial_lr"]
-            group["lr"] = new["initial_lr"] * factor(schedule.last_epoch)
-        schedule.base_lrs = [new["initial_lr"] for new in wanted]
+            group["initial_lr"] = new["lr"]
+            group["lr"] = new["lr"] * factor(made)
+        schedule.base_lrs = [new["lr"] for new in wanted]
+        schedule.lr_lambdas = [factor] * len(wanted)
+
+        if made:
+            rate = max(group["lr"] for group in schedule.optimizer.param_groups)
+            log_once(
+                f"Resumed at step {made:,} of {steps:,}: the learning rate goes on at {rate:.2g} "
+                f"(in the checkpoint {before:.2g})."
+            )
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seeds each step of each process, so that a resumed run has the same random numbers."""
@@ -87,10 +105,15 @@ class RegionViTModule(L.LightningModule):
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Returns AdamW with a warm-up and a cosine decay over all steps."""
+    @property
+    def has_own_optimizers(self) -> bool:
+        """Whether the optimiser is the one of this class, and not of a subclass."""
+        return type(self).configure_optimizers is RegionViTModule.configure_optimizers
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Returns the optimiser's groups of parameters with their peak learning rates."""
         lr = self.hparams["lr"]
-        groups = param_groups_layer_decay(
+        groups: list[dict[str, Any]] = param_groups_layer_decay(
             self.net,
             self.hparams["weight_decay"],
             tuple(self.net.no_weight_decay()),
@@ -104,26 +127,34 @@ class RegionViTModule(L.LightningModule):
             groups.append({"params": outside, "weight_decay": 0.0, "lr_scale": 1.0})
         for group in groups:  # timm only stores the factor; torch's optimisers ignore it
             group["lr"] = lr * group["lr_scale"]
+        return groups
 
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Returns AdamW with a warm-up and a cosine decay over all steps."""
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
             raise FerVitError(
                 "The learning rate falls over all steps: set `--trainer.max_epochs` or "
                 "`--trainer.max_steps`."
             )
-        optimizer = AdamW(groups, lr=lr)
-        warmup_steps = round(self.hparams["warmup"] * steps)
+        lr = self.hparams["lr"]
+        optimizer = AdamW(self.parameter_groups(), lr=lr)
         end_share = self.hparams["min_lr"]
         if 0 < end_share < MIN_END_SHARE:
             log_once(
                 f"The learning rate ends at {end_share * lr:g}: `--model.min_lr` is a share of "
                 f"`--model.lr`, {lr:g}."
             )
-        schedule = warmup_cosine(optimizer, int(steps), warmup_steps, end_share)
+        schedule = LambdaLR(optimizer, self._rate_factor(int(steps)))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+    def _rate_factor(self, steps: int) -> Callable[[int], float]:
+        """Returns the factor on the learning rate at each of `steps` steps, by the settings."""
+        warmup_steps = round(self.hparams["warmup"] * steps)
+        return warmup_cosine(steps, warmup_steps, self.hparams["min_lr"])
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
         """Checks and stores settings as plain values.
@@ -160,26 +191,35 @@ class RegionViTModule(L.LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the name of a user's class; nothing is imported by a name in a checkpoint."""
-        name = class_name(type(self))
-        if name:
-            checkpoint["task_class"] = name
+        """Records the names of a user's classes; nothing is imported by a name in a checkpoint."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        for key, used in (("task_class", self), ("data_class", data)):
+            name = class_name(type(used))
+            if used is not None and name:
+                checkpoint[key] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises FerVitError, before loading, for a checkpoint of another architecture."""
+        """Raises FerVitError, before loading, for another architecture or a run that is over."""
         for name, expected, actual in differing(self.state_dict(), checkpoint["state_dict"]):
             raise FerVitError(
                 f"The checkpoint is of another architecture: `{name}` is {actual} in it, but "
                 f"{expected} in this model. Leave out the config that changes the network, or "
                 "choose another checkpoint."
             )
+        if self.fits:
+            self.check_resumed(checkpoint, Path(str(self.trainer.ckpt_path)), self.trainer)
+
+    def check_resumed(self, checkpoint: dict[str, Any], path: Path, trainer: L.Trainer) -> None:
+        """Raises FerVitError when a run with these settings cannot resume from a checkpoint."""
+        groups = self.parameter_groups() if self.has_own_optimizers else None
+        check_resumed(checkpoint, path, trainer, self.hparams, groups)
 
 
-def class_name(task_class: type[RegionViTModule]) -> str:
-    """Returns the name of a user's task as `--model` takes it; empty for a task of fer-vit."""
-    if task_class.__module__.startswith("fer_vit."):
+def class_name(used: type) -> str:
+    """Returns a user's class as `--model` and `--data` take it; empty for one of fer-vit."""
+    if used.__module__.startswith("fer_vit."):
         return ""
-    return f"{task_class.__module__}.{task_class.__qualname__}"
+    return f"{used.__module__}.{used.__qualname__}"
 
 
 def check_loss(loss: Tensor, split: str) -> None:
@@ -192,10 +232,10 @@ def check_loss(loss: Tensor, split: str) -> None:
         )
 
 
-def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: float) -> LambdaLR:
-    """Returns a linear warm-up, then a cosine decay to `floor` (Loshchilov & Hutter 2017).
+def warmup_cosine(steps: int, warmup_steps: int, floor: float) -> Callable[[int], float]:
+    """Returns a function of the step: a linear warm-up to 1, then a cosine decay to `floor`.
 
-    `floor` is a fraction of the peak.
+    The decay is from Loshchilov & Hutter (2017).
     """
 
     def factor(step: int) -> float:
@@ -204,4 +244,4 @@ def warmup_cosine(optimizer: Optimizer, steps: int, warmup_steps: int, floor: fl
         progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
         return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
-    return LambdaLR(optimizer, factor)
+    return factor

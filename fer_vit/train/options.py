@@ -1,5 +1,6 @@
 """The options of fit, validate and test: LightningCLI over a task and FaceDataModule."""
 
+import sys
 from argparse import ArgumentError
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,15 +15,17 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align
+from fer_vit.imports import search_current_folder
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig, check_config
-from fer_vit.store.checkpoint import unpack_checkpoint
+from fer_vit.store.checkpoint import own_settings, unpack_checkpoint
 from fer_vit.store.folder import build_network, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
+from fer_vit.train.progress import EpochLines
 from fer_vit.train.starting import find_crop
 from fer_vit.train.task import FERTask
 
@@ -60,6 +63,7 @@ class TrainCLI(LightningCLI):
         settings: Namespace | None,
         task_class: type[RegionViTModule] = FERTask,
         other_class: bool = False,
+        data_class: type[FaceDataModule] = FaceDataModule,
     ) -> None:
         self.verb = verb
         # whether another class than `task_class` has saved `settings`
@@ -67,10 +71,11 @@ class TrainCLI(LightningCLI):
         self.settings = settings
         self.task_class = task_class
         self.task = task_of(task_class)
+        self.data_class = data_class
         logger = "lightning.pytorch.loggers.TensorBoardLogger"
         super().__init__(
             task_class,
-            FaceDataModule,
+            data_class,
             args=args,
             run=False,
             seed_everything_default=0,
@@ -103,7 +108,7 @@ class TrainCLI(LightningCLI):
             )
         else:
             parser.add_lightning_class_args(self.task_class, "model")
-        parser.add_lightning_class_args(FaceDataModule, "data")
+        parser.add_lightning_class_args(self.data_class, "data")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds options for checkpoints and the Trainer's method, and links between them."""
@@ -120,18 +125,25 @@ class TrainCLI(LightningCLI):
             "classifier can start.",
         )
         options = {action.dest: action for action in parser._actions}
-        needed = ["network", "align", "template"]
+        needed = ["model.network", "model.align", "model.template", "data.spec", "data.unlabelled"]
         if self.task == "classification":
-            needed += ["labels", "outputs"]
-        for name in needed:
-            if f"model.{name}" not in options:
+            needed += ["model.labels", "model.outputs"]
+        for option in needed:
+            if option not in options:
+                group, _, name = option.partition(".")
+                named = self.task_class if group == "model" else self.data_class
+                base = "FERTask" if group == "model" else "FaceDataModule"
                 raise FerVitError(
-                    f"Expected {self.task_class.__name__} to have the argument `{name}` of "
-                    "FERTask. Pass further options on: `def __init__(self, **options)`."
+                    f"Expected {named.__name__} to have the argument `{name}` of {base}. "
+                    "Pass further options on: `def __init__(self, **options)`."
                 )
         options["model"].help = (
             "A subclass of fer_vit.FERTask, for example my_module.MyTask, whose arguments are "
             "options; or the path of a config of the model."
+        )
+        options["data"].help = (
+            "A subclass of fer_vit.FaceDataModule, for example my_module.MyData, whose arguments "
+            "are options; or the path of a config of the data."
         )
         crop = ("model.network.img_size", "model.network.regions", "model.align", "model.template")
         parser.link_arguments(crop, "data.spec", compute_fn=crop_spec)
@@ -154,7 +166,13 @@ class TrainCLI(LightningCLI):
         if self.settings and self.other_class:
             self._leave_out_settings(parser, self.settings.model)
         try:
-            self.config = parser.parse_args(args, self.settings)
+            try:
+                self.config = parser.parse_args(args, self.settings)
+            except ArgumentError as error:
+                if "No module named" not in str(error):
+                    raise
+                search_current_folder()  # a callback or logger of the user
+                self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
             reason = describe_option(str(error))
             raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
@@ -185,7 +203,7 @@ class TrainCLI(LightningCLI):
         """Checks counts and precision; replaces bfloat16 by float32 where it would be emulated."""
         trainer = self.config.trainer
         check_counts(trainer)
-        self._leave_out_callbacks(trainer)
+        self._choose_callbacks(trainer)
         if str(trainer.precision) in WHOLE_PRECISIONS:
             raise FerVitError(
                 "Expected `--trainer.precision` to be bf16-mixed, 16-mixed or 32, but got "
@@ -198,8 +216,8 @@ class TrainCLI(LightningCLI):
             )
             trainer.precision = "32-true"
 
-    def _leave_out_callbacks(self, trainer: Namespace) -> None:
-        """Leaves out the callbacks that need a logger or checkpoints if the user wants none.
+    def _choose_callbacks(self, trainer: Namespace) -> None:
+        """Leaves out callbacks without a logger or checkpoints; adds lines without a progress bar.
 
         Without a logger, a run has no folder: config.yaml would be written to the current folder,
         where it would stop the next run.
@@ -212,6 +230,10 @@ class TrainCLI(LightningCLI):
         if trainer.enable_checkpointing is False:
             callbacks = [item for item in callbacks if not isinstance(item, ModelCheckpoint)]
             self.parser.callback_keys.remove("checkpoint")
+        if trainer.enable_progress_bar is None:
+            trainer.enable_progress_bar = sys.stdout.isatty()
+        if not trainer.enable_progress_bar:
+            callbacks = [*callbacks, EpochLines()]
         self.trainer_defaults["callbacks"] = callbacks
 
     def instantiate_classes(self) -> None:
@@ -265,8 +287,8 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
     if not custom:
         build_network(model)
     settings = {}
-    for name, value in checkpoint["hyper_parameters"].items():
-        if name not in ("labels", "init", "outputs") and not name.startswith("_"):
+    for name, value in own_settings(checkpoint).items():
+        if name not in ("labels", "outputs"):
             settings[name] = value
     if model.settings.labels:
         settings["heads"] = model.settings.outputs  # the data may have targets of other heads

@@ -17,6 +17,7 @@ from fer_vit.store.hub import WEIGHTS_FILE
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.cli import fit, read_words
 from fer_vit.train.custom import load_custom
+from fer_vit.train.resuming import FinishedError
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -110,7 +111,10 @@ class Recipe:
             "init_args": {"save_dir": str(output), "name": logs},
         }
         overrides["trainer.logger"] = logger
-        best = fit(self.config, self.options, **overrides)
+        try:
+            best = fit(self.config, self.options, **overrides)
+        except FinishedError as finished:  # a later part of the command was interrupted
+            best = str(finished.best or "")
         if not best:
             raise FerVitError(
                 f"Expected a best checkpoint from the config {self.config}, but it wrote none. It "

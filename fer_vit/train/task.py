@@ -444,8 +444,13 @@ class FERTask(RegionViTModule):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records the classifier `init`, because it may have learned a held-out fold."""
+        """Records what the model keeps of a run: `init`, and whether its data was balanced.
+
+        A classifier `init` may have learned a held-out fold.
+        """
         super().on_save_checkpoint(checkpoint)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint["balanced"] = bool(getattr(data, "balanced", False))
         checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

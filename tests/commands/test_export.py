@@ -455,7 +455,7 @@ def test_a_prior_is_what_training_left(
         "state_dict": task.state_dict(),
         "hyper_parameters": dict(task.hparams),
         "pytorch-lightning_version": "2.6.0",
-        "FaceDataModule": {"balanced": options is None},
+        "balanced": options is None,
     }
     torch.save(checkpoint, tmp_path / "a.ckpt")
     model = load(tmp_path / "a.ckpt", "cpu")

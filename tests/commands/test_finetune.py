@@ -137,7 +137,14 @@ def test_finetune_again_changes_no_file(
     photos: Path, made: Made, capsys: pytest.CaptureFixture
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
-    assert "evaluation" in fails(capsys, "finetune", photos, "--output", made.folder)
+    line = fails(capsys, "finetune", photos, "--output", made.folder)
+    for part in (
+        "finished",
+        str(made.folder / "model"),
+        str(made.folder / "evaluation" / "index.html"),
+        "`--overwrite`",
+    ):
+        assert part in line
     assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
 
 
@@ -230,6 +237,14 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls["prepare"].call_count == 1
     assert calls["count_faces"].call_count == calls["evaluate_model"].call_count == 4
     assert calls["fit"].call_count == calls["write_model"].call_count == 3
+    for key in ("", None):  # the disk was full, or the program was killed
+        key_file = tmp_path / verb.KEY_FILE
+        key_file.unlink()
+        if key is not None:
+            key_file.write_text(key)
+        verb.finetune(tmp_path / "photos", output=tmp_path)
+        key_file.write_text(folder.removeprefix("training/"))
+    assert calls["fit"].call_count == 3
     other_faces = tmp_path / "other.parquet"
     other_faces.write_bytes(b"other faces")
     for faces, start in ((other_faces, None), (tmp_path / "photos", "ferplus-small")):
@@ -262,18 +277,18 @@ def test_a_model_card_is_complete_or_as_before(
     card = tmp_path / CARD_FILE
     card.write_text(CARD)
     score = FaceEstimate(mean=0.5, low=0.4, high=0.6, num_faces=9)
-    models = {"This model": {"accuracy": score, "UAR": score}}
+    lines = verb.result_lines({"This model": {"accuracy": score, "UAR": score}})
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fill_disk)
         with pytest.raises(FerVitError, match="No space left"):
-            verb.complete_card(card, ["happiness"], models, 9)
+            verb.complete_card(card, ["happiness"], lines, 9)
     assert card.read_text() == CARD
     assert [path.name for path in tmp_path.iterdir()] == [CARD_FILE]
-    verb.complete_card(card, ["happiness"], models, 9)
+    verb.complete_card(card, ["happiness"], lines, 9)
     whole = card.read_text()
     assert "Results on 9 " in whole
     card.write_text("")  # as version 0.1 left it on a full disk
-    verb.complete_card(card, ["happiness"], models, 9)
+    verb.complete_card(card, ["happiness"], lines, 9)
     assert card.read_text() == whole
 
 

@@ -116,7 +116,7 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
         part = build_model(network, "abc", temperature=2.0, thresholds=THRESHOLDS)
         for value in part.state_dict().values():
             if value.is_floating_point():
-                value.copy_(torch.rand_like(value))
+                value.copy_(torch.rand_like(value))  # positive: the models count as related
             else:
                 value.fill_(7 + seed)
         save_network(part, Path(name))
@@ -161,6 +161,31 @@ def test_models_that_cannot_be_averaged(
     assert average_networks([first, first]).settings.labels == net.settings.labels
     with pytest.raises(FerVitError, match=f"^{second} .*{what} .*{first}"):
         average_networks([first, second])
+
+
+@pytest.mark.parametrize("noise", [0.5, 0.9])
+def test_relatives_are_averaged(noise: float, net: RegionViT, tmp_path: Path) -> None:
+    save_network(net, tmp_path / "one")
+    for value in net.state_dict().values():
+        if value.is_floating_point():
+            value += noise * value.std(correction=0) * torch.randn_like(value)
+    save_network(net, tmp_path / "other")
+    average_networks([str(tmp_path / "one"), str(tmp_path / "other")])
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_separate_trainings_are_not_averaged(initial: bool, tmp_path: Path) -> None:
+    names = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        part = build_model(NETWORK, "abc")
+        for value in part.state_dict().values():
+            if not initial and value.is_floating_point():
+                value.copy_(torch.randn_like(value))
+        names.append(str(tmp_path / str(seed)))
+        save_network(part, Path(names[-1]))
+    with pytest.raises(FerVitError, match=f"{names[1]} and {names[0]} .*init"):
+        average_networks(names)
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ MODULE = """
 from dataclasses import dataclass
 
 import torch
-from fer_vit import FERTask
+from lightning.pytorch.callbacks import Callback
+from fer_vit import FaceDataModule, FERTask
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.pretraining import MaskedPretraining
 
@@ -85,6 +86,39 @@ class OtherNetwork(FERTask):
 
 class Pretraining(MaskedPretraining):
     pass
+
+
+class MyData(FaceDataModule):
+    def __init__(self, manifest: str, darker: float = 0.0, **options):
+        super().__init__(manifest, **options)
+        self.darker = darker
+
+    def cropping(self):
+        return Darker(super().cropping(), self.darker)
+
+
+class Darker:
+    def __init__(self, usual, share):
+        self.usual = usual
+        self.share = share
+
+    def __call__(self, image, landmarks, spec, seed):
+        cropped = self.usual(image, landmarks, spec, seed)
+        pixels = (cropped.image * (1 - self.share)).astype(cropped.image.dtype)
+        return cropped._replace(image=pixels)
+
+
+class NoSpec(FaceDataModule):
+    def __init__(self, manifest: str):
+        super().__init__(manifest)
+
+
+class PrintEpoch(Callback):
+    def __init__(self, word: str = "epoch"):
+        self.word = word
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        print(f"{self.word} {trainer.current_epoch}")
 
 
 class Broken(FERTask):
@@ -163,9 +197,7 @@ def test_the_network_of_a_class_predicts(
     train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     best = train("WideHeadTask", "--model.hidden=24")
-    task = import_task("my_tasks.WideHeadTask")(
-        **init_arguments(load_checkpoint(best)["hyper_parameters"])
-    )
+    task = import_task("my_tasks.WideHeadTask")(**init_arguments(load_checkpoint(best)))
     task.load_state_dict(load_checkpoint(best)["state_dict"])
     photos = sorted((drawn / "faces").rglob("*.png"))[:3]
     expected = Recognizer(task.net).predict(photos, face="crop", detector="none")
@@ -184,6 +216,91 @@ def test_the_network_of_a_class_predicts(
     words = ["--checkpoint", best, "--output", tmp_path / "other"]
     line = fails(capsys, "evaluate", drawn / "faces.parquet", *words)
     assert str(best) in line
+
+
+def test_fit_trains_with_a_data_module_and_resumes_with_it(
+    train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    best = train("FocalTask", "--data=my_tasks.MyData", "--data.darker=1", "--data.balanced=true")
+    content = load_checkpoint(best)
+    assert content["data_class"] == "my_tasks.MyData"
+    assert load(best).net.settings.evened == 1.0
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--ckpt_path={best}"]
+    words += ["--model=my_tasks.FocalTask", "--trainer.max_epochs=2"]
+    words.append(f"--trainer.logger.init_args.save_dir={tmp_path}")
+    assert "`--data my_tasks.MyData`" in fails(capsys, "fit", *words)
+    run("fit", *words, "--data=my_tasks.MyData")
+    last = load_checkpoint(next(tmp_path.rglob("last.ckpt")))
+    assert last["epoch"] == 1
+    run("validate", *words[:-2])
+
+
+def test_a_data_module_changes_what_is_learned(
+    module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    weights = []
+    for darker in (0, 1):
+        words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--data=my_tasks.MyData"]
+        words += [f"--data.darker={darker}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
+        run("fit", *words, f"--trainer.logger.init_args.name={darker}")
+        (last,) = (tmp_path / str(darker)).rglob("last.ckpt")
+        weights.append(load_checkpoint(last)["state_dict"]["net.vit.head.weight"])
+    assert not torch.equal(*weights)
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    assert "`spec` of FaceDataModule" in fails(capsys, "fit", *words, "--data=my_tasks.NoSpec")
+    assert "MyData" in fails(capsys, "fit", *words, "--data=my_tasks.MyDat")
+
+
+def test_repeat_trains_with_a_data_module(module: str, drawn: Path, tmp_path: Path) -> None:
+    words = [word for word in TINY if "progress" not in word]
+    run(
+        "repeat",
+        drawn / "faces.parquet",
+        *("--config", "drawn", "--seeds", 1, "--output", tmp_path / "r"),
+        *("--data", "my_tasks.MyData", "--data.darker=0.5", *words),
+    )
+    (last,) = (tmp_path / "r").rglob("last.ckpt")
+    assert load_checkpoint(last)["data_class"] == "my_tasks.MyData"
+
+
+@pytest.mark.parametrize("in_config", [False, True])
+def test_a_callback_of_the_current_folder_is_found(
+    in_config: bool, module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    words.append(f"--trainer.logger.init_args.save_dir={tmp_path}")
+    if in_config:
+        config = tmp_path / "own.yaml"
+        entry = "{class_path: my_tasks.PrintEpoch, init_args: {word: ended}}"
+        config.write_text(f"trainer: {{callbacks: [{entry}]}}\n")
+        words.append(f"--config={config}")
+    else:
+        words += ["--trainer.callbacks+=my_tasks.PrintEpoch", "--trainer.callbacks.word=ended"]
+    run("fit", *words)
+    assert "ended 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--trainer.callbacks+=my_task.PrintEpoch"], ["No module named", "my_task.PrintEpoch"]),
+        (["--trainer.callbacks+=my_tasks.Print"], ["my_tasks.Print"]),
+        (["--trainer.callbacks+=EarlyStoping"], ["my_module.MyClass", "EarlyStoping"]),
+        (["--trainer.callbacks+=my_tasks.MyData"], ["my_module.MyClass", "my_tasks.MyData"]),
+        (
+            ["--trainer.callbacks+=my_tasks.PrintEpoch", "--trainer.callbacks.wort=x"],
+            ["my_tasks.PrintEpoch", "wort"],
+        ),
+        (["--trainer.logger=my_tasks.Nothing"], ["my_tasks.Nothing"]),
+    ],
+)
+def test_the_error_about_a_class_is_true(
+    words: list[str], parts: list[str], module: str, drawn: Path, capsys: pytest.CaptureFixture
+) -> None:
+    line = fails(capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", *words)
+    for part in parts:
+        assert part in line
+    assert "a list" not in line
 
 
 def test_without_the_class_a_line_names_it(train: Train, caplog: pytest.LogCaptureFixture) -> None:
@@ -338,7 +455,8 @@ def test_load_custom_reads_no_other_model(
     module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hyper = {"labels": ["a"], "init": "ferplus-small", "teachers": ["ferplus-small"], "_name": "x"}
-    assert init_arguments(hyper) == {"labels": ["a"], "init": None, "teachers": None}
+    arguments = init_arguments({"hyper_parameters": hyper})
+    assert arguments == {"labels": ["a"], "init": None, "teachers": None}
 
 
 def test_pretraining_of_a_class(train: Train, drawn: Path, tmp_path: Path) -> None:

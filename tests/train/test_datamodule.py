@@ -1,6 +1,3 @@
-import os
-import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from fer_vit.data.dataset import Cropping
 from fer_vit.data.manifest import Manifest, in_fold
@@ -19,7 +15,6 @@ from fer_vit.face.image import encode_png
 from fer_vit.geometry import Array, Image
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.processes import dead_worker_error
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 
@@ -200,43 +195,6 @@ def test_workers_by_cores(
     data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
     data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]
     assert data.val_dataloader().num_workers == workers
-
-
-@pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("broken", [ConnectionResetError, ConnectionRefusedError, EOFError])
-def test_a_loader_names_the_image_whose_worker_breaks_its_connection(
-    broken: type[Exception], drawn: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", 4, 1, spec=CropSpec(8))
-    loader = data.train_dataloader()
-    (notes,) = data.worker_notes
-
-    def kill(batches: Any, timeout: float = 0) -> None:
-        process_id = batches._workers[0].pid
-        while not notes.name_of(process_id):
-            time.sleep(0.01)
-        os.kill(process_id, signal.SIGKILL)
-        raise broken  # the process may not have ended yet
-
-    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", kill)
-    with pytest.raises(RuntimeError, match="DataLoader worker") as error:
-        next(iter(loader))
-    named = dead_worker_error(error.value, data.worker_notes)
-    assert named is not None
-    assert "train/" in str(named)
-
-
-@pytest.mark.usefixtures("forked")
-def test_a_loader_passes_on_a_connection_that_breaks_elsewhere(
-    drawn: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(batches: Any, timeout: float = 0) -> None:
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", refuse)
-    data = FaceDataModule(drawn / "faces.parquet", 4, 1, spec=CropSpec(8))
-    with pytest.raises(ConnectionRefusedError):
-        next(iter(data.train_dataloader()))
 
 
 def test_a_subclass_replaces_how_training_faces_are_cropped(drawn: Path) -> None:

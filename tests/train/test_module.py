@@ -102,30 +102,6 @@ def test_a_min_lr_that_may_be_a_learning_rate_is_logged(
     assert len(logged) == lines
 
 
-def test_the_users_learning_rate_overrides_the_checkpoints() -> None:
-    made = with_trainer(build(), estimated_stepping_batches=100).configure_optimizers()
-    optimiser = made["optimizer"]
-    schedule = made["lr_scheduler"]["scheduler"]
-    for _ in range(40):
-        optimiser.step()
-        schedule.step()
-    new = with_trainer(build(lr=0.5, weight_decay=0.2), estimated_stepping_batches=100)
-    new.lr_schedulers = lambda: schedule  # type: ignore[method-assign]
-    new.on_train_start()
-    (factor, *_) = schedule.lr_lambdas
-    assert 0.01 < factor(40) < 1
-    assert {group["weight_decay"] for group in optimiser.param_groups} == {0.0, 0.2}
-    assert (
-        {group["initial_lr"] for group in optimiser.param_groups} == set(schedule.base_lrs) == {0.5}
-    )
-    rates = [group["lr"] for group in optimiser.param_groups]
-    assert rates == pytest.approx([0.5 * factor(40)] * len(rates))
-    optimiser.step()
-    schedule.step()
-    rates = [group["lr"] for group in optimiser.param_groups]
-    assert rates == pytest.approx([0.5 * factor(41)] * len(rates))
-
-
 class Tiny(L.LightningModule):
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,51 @@
+"""The command that installs an extra names the source of the installation."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from fer_vit.extras import command_for, install_command
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (None, ["fer-vit[app]"]),
+        (
+            {"url": "file:///home/me/fer%20vit", "dir_info": {}},
+            ["fer-vit[app] @ file:///home/me/fer%20vit"],
+        ),
+        (
+            {"url": "file:///home/me/fer%20vit", "dir_info": {"editable": True}},
+            ["-e", "/home/me/fer vit[app]"],
+        ),
+        (
+            {"url": "file:///tmp/fer_vit-1-py3-none-any.whl", "archive_info": {}},
+            ["fer-vit[app] @ file:///tmp/fer_vit-1-py3-none-any.whl"],
+        ),
+        (
+            {"url": "https://host/fer-vit", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+            ["fer-vit[app] @ git+https://host/fer-vit@0a1b"],
+        ),
+    ],
+    ids=["index", "folder", "editable", "wheel", "git"],
+)
+def test_an_extra_comes_from_where_fer_vit_came(
+    source: dict[str, object] | None, words: list[str]
+) -> None:
+    command = shlex.split(command_for(json.loads(json.dumps(source)), "app"))
+    assert command == ["pip", "install", *words]
+    if "-e" not in words:
+        assert Requirement(words[-1]).extras == {"app"}
+
+
+def test_the_command_for_this_installation_names_no_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = install_command("video")
+    monkeypatch.chdir(tmp_path)
+    assert install_command("video") == here
+    assert "[video]" in here
