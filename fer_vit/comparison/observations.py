@@ -8,7 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.comparison.episodes import clip_kinds, find_episodes
+from fer_vit.comparison.episodes import (
+    EpisodeCounts,
+    count_episodes,
+    episode_kinds,
+    find_episodes,
+    find_least_room,
+    follow_faces,
+)
 from fer_vit.comparison.kinds import (
     MeasureKind,
     average_kind,
@@ -73,6 +80,23 @@ def make_study(
     pairs = list(combinations(observations.conditions, 2))
     if baseline is not None:
         pairs = [(first, second) for first, second in pairs if first == baseline]
+    kinds = _face_kinds(faces, measured, selected, observations)
+    episodes: dict[str, EpisodeCounts] = {}
+    rooms: dict[str, float] = {}
+    if SMOOTHED_LABEL in faces.columns:
+        of_row = np.full(len(selected.used), -1)  # (N,)
+        of_row[selected.used] = observations.of_face
+        seen = follow_faces(faces, person)
+        of_sighting = of_row[seen.rows]
+        found = find_episodes(seen, of_sighting)
+        least_room = find_least_room(found, len(faces.labels))
+        kinds += episode_kinds(
+            seen, of_sighting, found, least_room, faces.labels, len(observations.paths)
+        )
+        for name, members in conditions.items():
+            episodes[name] = count_episodes(found, least_room, members)
+        for index in np.unique(found.label[found.counted]).tolist():
+            rooms[faces.labels[index]] = float(least_room[index])
     return Study(
         conditions=conditions,
         pairs=pairs,
@@ -81,7 +105,7 @@ def make_study(
         person=observations.person,
         paths=observations.paths,
         face_counts=observations.face_counts,
-        kinds=_measure_kinds(faces, measured, selected, observations),
+        kinds=kinds,
         observation_of_face=observations.of_face,
         seconds=seconds[selected.used],
         probabilities=selected.probabilities[selected.used],
@@ -90,7 +114,8 @@ def make_study(
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
         without_face=count_without_face(faces, seconds, by, person, rest),
         late_clips=find_late(faces.paths, seconds),
-        smoothed=SMOOTHED_LABEL in faces.columns,
+        episodes=episodes,
+        rooms=rooms,
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
@@ -219,13 +244,13 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
     )
 
 
-def _measure_kinds(
+def _face_kinds(
     faces: EvaluatedFaces,
     measured: EvaluatedFaces,
     selected: Selected,
     observations: Observations,
 ) -> list[MeasureKind]:
-    """Returns the measures of each observation: measures of faces, then of episodes.
+    """Returns the measures of faces, averaged by observation.
 
     `measured` are the M faces that `selected` has chosen from the N `faces`.
     """
@@ -240,13 +265,7 @@ def _measure_kinds(
     face_kinds += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
 
     num_observations = len(observations.paths)
-    kinds = [average_kind(kind, observations.of_face, num_observations) for kind in face_kinds]
-    if SMOOTHED_LABEL in faces.columns:
-        observation = np.full(len(used), -1)  # (N,)
-        observation[used] = observations.of_face
-        episodes = find_episodes(faces, observation)
-        kinds += clip_kinds(episodes, faces.labels, num_observations)
-    return kinds
+    return [average_kind(kind, observations.of_face, num_observations) for kind in face_kinds]
 
 
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:

@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
+from fer_vit.comparison.episodes import SHARE_IN_SIGHT
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.observations import LATE_START
 from fer_vit.comparison.results import (
@@ -157,12 +159,38 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
             f"or clips: {list_names(study.without_rest, MAX_NAMES)}."
         )
+    lines += _episode_lines(study)
     lines += _late_lines(study, results)
     if results.mixed is None:
         lines.append(INSTALL)
     lines += _intraclass_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
+
+
+def _episode_lines(study: Study) -> list[str]:
+    """Returns a line for each way in which conditions or clips cut episodes."""
+    statements = {
+        "Episodes that last beyond the condition in which they begin": "leaving",
+        "Left out, episodes that begin in frames that are not compared": "begun_elsewhere",
+        "Left out, episodes within which a clip or the sight of a face begins": "without_beginning",
+        "Left out of durations, episodes that begin too late in a clip or sight": "too_late",
+    }
+    lines = []
+    for statement, name in statements.items():
+        numbers = {}
+        for condition, counts in study.episodes.items():
+            numbers[condition] = getattr(counts, name)
+        if any(numbers.values()):
+            shares = [f"{number:,} of {condition}" for condition, number in numbers.items()]
+            lines.append(f"{statement}: {', '.join(shares)}.")
+    lasting = [label for label, room in study.rooms.items() if not isfinite(room)]
+    if lasting:
+        lines.append(
+            f"No durations of {list_names(lasting, MAX_NAMES)}: over {1 - SHARE_IN_SIGHT:.0%} of "
+            "the episodes outlast the sight of the face."
+        )
+    return lines
 
 
 def _few_persons_lines(study: Study) -> list[str]:
@@ -213,12 +241,24 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
             "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
             "series are of the expressions alone"
         )
-    if study.smoothed:
+    if study.episodes:
         smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
         if "version" in facts:
             seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
             smoothing += f" ({RECORDED.describe(seconds)})"
-        statements.append(smoothing)
+        statements += [
+            smoothing,
+            "An episode counts in the condition in which it begins, with its whole duration; rates "
+            "are per minute in which a face is followed",
+        ]
+    timed = {label: room for label, room in study.rooms.items() if isfinite(room)}
+    if timed:
+        rooms = list_names([f"{label} {room:.2f} s" for label, room in timed.items()], MAX_NAMES)
+        statements.append(
+            "Durations are of episodes that begin early enough before a clip or the sight of a "
+            f"face ends, by the time within which {SHARE_IN_SIGHT:.0%} of the episodes of their "
+            f"label end (Kaplan & Meier 1958): {rooms}"
+        )
     if study.rest:
         statements.append(
             "From the probabilities and outputs of a clip, their mean from "

@@ -1,8 +1,10 @@
 """The content of results.json of a comparison; keys of estimates are in their `numbers`."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
+from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.results import (
     Comparison,
     ContrastTest,
@@ -38,6 +40,13 @@ def results_json(
         condition: counts_json(counts) for condition, counts in study.counts().items()
     }
     content["designs"] = designs_json(study)
+    if study.episodes:
+        content["episodes"] = {
+            condition: episodes_json(counts) for condition, counts in study.episodes.items()
+        }
+        content["seconds in sight for a duration"] = {
+            label: room if isfinite(room) else None for label, room in study.rooms.items()
+        }
     for outcome in results.outcomes:
         content[outcome.kind.title] = outcome_json(outcome)
     content["ICC(1)"] = results.intraclass
@@ -58,6 +67,17 @@ def counts_json(counts: ConditionCounts) -> dict[str, int]:
         "photos or clips": counts.observations,
         "faces": counts.faces,
         "without a face": counts.without_face,
+    }
+
+
+def episodes_json(counts: EpisodeCounts) -> dict[str, int]:
+    """Returns the numbers of episodes in a condition, and of those that measures leave out."""
+    return {
+        "counted": counts.counted,
+        "lasting beyond the condition": counts.leaving,
+        "too late for a duration": counts.too_late,
+        "beginning not seen": counts.without_beginning,
+        "beginning not compared": counts.begun_elsewhere,
     }
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fer_vit.comparison.averages import average
+from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.series import Rest
 from fer_vit.geometry import Array, IntArray, Mask
@@ -54,7 +55,9 @@ class Study:
         unassigned_faces: The number of faces without a condition or person.
         without_face: The number of photos and frames without a face, by condition.
         late_clips: The first time of each clip that begins late, see `find_late`.
-        smoothed: Whether labels of clips come from smoothed probabilities.
+        episodes: The numbers of episodes, by condition; empty without smoothed labels of clips.
+        rooms: The time in sight, in seconds, that an episode needs for a duration, by label of
+            counted episodes; see `find_least_room`.
         notes: Assumptions and omissions of reading.
     """
 
@@ -77,7 +80,8 @@ class Study:
     unassigned_faces: int = 0
     without_face: dict[str, int] = field(default_factory=dict)
     late_clips: dict[str, float] = field(default_factory=dict)
-    smoothed: bool = False
+    episodes: dict[str, EpisodeCounts] = field(default_factory=dict)
+    rooms: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
