@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
     {"files"},
-    {"heads", "texts", "wording"},
+    {"heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),

@@ -47,7 +47,7 @@ def compare(
 
         fer-vit compare faces.parquet --columns sessions.csv --by mood --person name --baseline calm
 
-        fer-vit compare clips.parquet --by condition --person subject --rest 0:5 --grid 0.5 --sync
+        fer-vit compare clips.parquet --by condition --person subject --rest 0-5 --grid 0.5 --sync
 
     Args:
         data: A table or folder of tables of `fer-vit predict`. Parquet also records all settings.
@@ -55,9 +55,9 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
-        rest: A resting interval in each clip, START:END in seconds, such as 0:5. The mean over this
-            interval is subtracted from the probabilities and outputs of the clip. Clips without a
-            face in the interval are left out.
+        rest: A resting interval in each clip, START-END, such as 0-5 or 0:30-1:00: in seconds or
+            [h:]m:s. The mean over this interval is subtracted from the probabilities and outputs of
+            the clip. Clips without a face in the interval are left out.
         grid: The duration of a bin in seconds. Also write grid.csv, the mean probabilities of each
             clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
         sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.

@@ -203,7 +203,7 @@ def _select_faces(
     if not used.any():
         raise FerVitError(
             f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
-            f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
+            f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
         )
     return Selected(used, changes, resting, tuple(without_rest))
 

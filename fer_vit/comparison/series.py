@@ -1,7 +1,6 @@
 """Expressions over time: change from rest, a common grid, and synchrony between persons."""
 
 import math
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from fer_vit.comparison.statistics import (
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import values_near
+from fer_vit.times import TIME_FORMS, read_seconds
 
 # A bin begins earlier by this fraction of its length, since 0.6 / 0.2 is below 3 in binary.
 BIN_TOLERANCE = 1e-6
@@ -37,7 +37,7 @@ class Rest(NamedTuple):
     end: float
 
     def __str__(self) -> str:
-        return f"{self.start:g}:{self.end:g}"
+        return f"{self.start:g}-{self.end:g}"
 
     def contains(self, seconds: Array) -> Mask:
         """Returns whether each time (N,) lies in the interval."""
@@ -46,22 +46,21 @@ class Rest(NamedTuple):
 
 
 def parse_rest(text: str) -> Rest:
-    """Returns the interval of a text START:END in seconds.
+    """Returns the interval of a text START-END.
 
     Raises FerVitError for another text.
     """
-    error = FerVitError(
-        f"Expected `--rest` as START:END in seconds, such as 0:5, but got {short(text)}."
-    )
-    match = re.fullmatch(r"([0-9.]+):([0-9.]+)", text.strip(), re.ASCII)
-    if match is None:
-        raise error
-    try:
-        rest = Rest(start=float(match[1]), end=float(match[2]))
-    except ValueError:  # such as 1.2.3
-        raise error from None
+    start, dash, end = text.partition("-")
+    if not dash:
+        raise FerVitError(
+            f"Expected `--rest` as START-END, such as 0-5, each in {TIME_FORMS}, "
+            f"but got {short(text)}."
+        )
+    rest = Rest(start=read_seconds("rest", start), end=read_seconds("rest", end))
     if not rest.start < rest.end < math.inf:
-        raise error
+        raise FerVitError(
+            f"Expected `--rest` to end after its start, such as 0-5, but got {short(text)}."
+        )
     return rest
 
 

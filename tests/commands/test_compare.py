@@ -253,7 +253,7 @@ def test_rest_grid_and_synchrony_equal_pandas(
     table = write_clips(tmp_path)
     output = tmp_path / "c"
     words = ("compare", table, "--by=condition", "--person=subject", f"--output={output}")
-    run(*words, "--rest=0:2", "--grid=0.5", "--sync=true")
+    run(*words, "--rest=0-2", "--grid=0.5", "--sync=true")
     results = json.loads((output / "results.json").read_text(), parse_constant=pytest.fail)
     read = pd.read_csv(table)
     clip = ["subject", "condition"]
@@ -300,7 +300,7 @@ def test_clips_without_rest_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
     read = pd.read_csv(table)
     read[(read["path"] != "3b.mp4") | (read["seconds"] >= 2)].to_csv(table, index=False)
     words = ("compare", table, "--by=condition", "--person=subject", f"--output={tmp_path / 'c'}")
-    run(*words, "--rest=0:2")
+    run(*words, "--rest=0-2")
     out = capsys.readouterr().out
     assert re.search(r" 1 .*: 3b\.mp4", out)
     results = json.loads((tmp_path / "c" / "results.json").read_text())
@@ -312,7 +312,7 @@ def test_clips_without_rest_are_named(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 WRONG = [
-    *(("--rest", text) for text in ("5:0", "abc", "1:1", "0:nan", "50:60")),
+    *(("--rest", text) for text in ("5-0", "abc", "0:5", "1-1", "0-nan", "50-60", "0-1m")),
     *(("--grid", text) for text in ("0", "-1", "nan", "inf", "abc", "13", "1e-9", "1e-300")),
     ("--sync", "true"),
 ]
@@ -329,7 +329,7 @@ def test_wrong_options_are_one_line(
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("words", [("--rest=0:5",), ("--grid=1",), ("--grid=1", "--sync=true")])
+@pytest.mark.parametrize("words", [("--rest=0-5",), ("--grid=1",), ("--grid=1", "--sync=true")])
 def test_photos_have_no_times(
     words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -139,7 +139,7 @@ DESIGNS = {
     "turns": (turns(1.0), []),
     "half of each turn is coded": (turns(0.5), []),
     "a gap between phases": (phases(("a", 0.4), (None, 0.2), ("b", 0.4)), []),
-    "rest": (phases(("a", 0.5), ("b", 0.5)), ["--rest=0:20"]),
+    "rest": (phases(("a", 0.5), ("b", 0.5)), ["--rest=0-20"]),
 }
 
 
@@ -264,7 +264,7 @@ def test_a_smile_of_20_s_is_one_episode_across_many_turns(coded: int, compare: C
     assert "in which they begin: 2 of a, 0 of b." in compared.printed
 
 
-@pytest.mark.parametrize("words", [["--rest=0:4"], []])
+@pytest.mark.parametrize("words", [["--rest=0-4"], []])
 def test_an_episode_that_begins_in_frames_without_a_condition_is_left_out(
     words: list[str], compare: Compare
 ) -> None:

@@ -43,30 +43,38 @@ def arrays(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("0:5", (0, 5)), ("1:30", (1, 30)), (" 0.5:2.25 ", (0.5, 2.25))]
+    ("text", "expected"),
+    [
+        ("0-5", (0, 5)),
+        ("1-30", (1, 30)),
+        (" 0.5 - 2.25 ", (0.5, 2.25)),
+        ("0:01.5-1:01", (1.5, 61)),
+        ("90-00:01:40", (90, 100)),
+    ],
 )
 def test_intervals(text: str, expected: tuple[float, float]) -> None:
     assert parse_rest(text) == expected
 
 
 WRONG = [
-    "5:0",
-    "5:5",
+    "5-0",
+    "5-5",
     "abc",
     "",
-    ":",
+    "-",
     "5",
-    "0:",
-    ":5",
-    "-1:5",
-    "0:5:9",
-    "0:nan",
-    "0:inf",
-    "1.2.3:5",
+    "0-",
+    "-5",
+    "-1-5",
+    "0:5",
+    "0-5-9",
+    "0-nan",
+    "0-inf",
+    "1.2.3-5",
 ]
 
 
-@pytest.mark.parametrize("text", [*WRONG, "0:" + "9" * 400, "0:5s"])
+@pytest.mark.parametrize("text", [*WRONG, "0-" + "9" * 400, "0-5s", "0-1,5", "0-1:75"])
 def test_wrong_intervals(text: str) -> None:
     with pytest.raises(FerVitError, match="`rest"):
         parse_rest(text)
