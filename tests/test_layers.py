@@ -11,7 +11,7 @@ from tests.helpers.sources import parsed
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
-    {"files"},
+    {"angles", "files"},
     {"heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),

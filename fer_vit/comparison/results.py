@@ -189,7 +189,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     contrasts = []
     tests: list[MeansTest | NoTest] = []
     for measure, values in kind.values.items():
-        person_means = study.person_means(values)
+        person_means = study.person_means(values, kind.period)
         means[measure] = {}
         for condition, of_persons in person_means.items():
             means[measure][condition] = person_mean(of_persons, kind.low, kind.high)

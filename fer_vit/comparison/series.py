@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.averages import average, find_directions
+from fer_vit.angles import values_near
+from fer_vit.comparison.averages import average, average_directions
 from fer_vit.comparison.statistics import (
     MIN_PERSONS,
     PersonEstimate,
@@ -15,7 +16,6 @@ from fer_vit.comparison.statistics import (
 )
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import values_near
 from fer_vit.times import TIME_FORMS, read_seconds
 
 # A bin begins earlier by this fraction of its length, since 0.6 / 0.2 is below 3 in binary.
@@ -95,17 +95,16 @@ class RestInClips(NamedTuple):
     def change_output(self, values: Array, period: float | None) -> Array:
         """Returns the change from rest of an output (N,), which may be periodic; see `change`.
 
-        Periodic values are unwrapped around the mean direction of their clip: 179 and -179 degrees
-        are 2 degrees apart.
+        Periodic values change the shorter way: 179 and -179 degrees are 2 degrees apart.
         """
         if period is None:
             return self.change(values[:, None])[:, 0]
-        in_clip = self.in_clip
-        clip = self.clip[in_clip]
-        directions = find_directions(values[in_clip], clip, self.num_clips, period)  # (clips,)
-        near = np.full(len(values), np.nan)
-        near[in_clip] = values_near(values[in_clip], directions[clip], period)
-        changes = self.change(near[:, None])[:, 0]
+        resting = self.in_clip & self.rest.contains(self.seconds)
+        means = average_directions(
+            values[resting], self.clip[resting], self.num_clips, period
+        )  # (clips,)
+        changes = np.full(len(values), np.nan)
+        changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]
         return values_near(changes, np.zeros(len(changes)), period)
 
 

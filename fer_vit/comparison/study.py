@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.comparison.averages import average
+from fer_vit.comparison.averages import average, average_directions
 from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.series import Rest
@@ -95,12 +95,19 @@ class Study:
         """The titles of the measures that are outputs of further heads."""
         return [kind.title for kind in self.kinds if kind.of_head]
 
-    def person_means(self, values: Array) -> dict[str, Array]:
-        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing."""
-        means = {}
-        for name, rows in self.conditions.items():
-            means[name] = average(values[rows], self.person[rows], len(self.person_names))
-        return means
+    def person_means(self, values: Array, period: float | None = None) -> dict[str, Array]:
+        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing.
+
+        Values with a period are averaged as directions.
+        """
+        persons = len(self.person_names)
+        group = self.condition * persons + self.person  # (O,)
+        groups = len(self.conditions) * persons
+        if period is None:
+            means = average(values, group, groups)
+        else:
+            means = average_directions(values, group, groups, period)
+        return dict(zip(self.conditions, means.reshape(-1, persons), strict=True))
 
     def counts(self) -> dict[str, ConditionCounts]:
         """Returns the numbers of persons, observations and faces by condition."""

@@ -379,6 +379,37 @@ def test_angles_are_averaged_as_directions(
         np.testing.assert_allclose((away + 180) % 360, 180, atol=1e-3)
 
 
+def test_opposite_angles_have_no_mean(tmp_path: Path) -> None:
+    """-90 and 90 degrees cancel: in a clip, in a person's clips, and in the interval of rest."""
+    clips = []
+    for name, condition, rolls in (
+        ("a1", "x", [90, -90]),
+        ("a2", "y", [90, 90]),
+        ("a3", "y", [-90, -90]),
+        ("b1", "x", [10, 20]),
+        ("b2", "y", [170, -170]),
+    ):
+        part = clip(f"{name}.mp4", "cccc", condition)
+        part["roll"] = np.tile(rolls, 2)
+        clips.append(part)
+    compared = study(pd.concat(clips), tmp_path)
+    (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
+    values = dict(zip(compared.paths, kind.values["roll"], strict=True))
+    assert np.isnan(values["a1.mp4"])
+    assert abs(values["a2.mp4"]) == pytest.approx(90)
+    means = compared.person_means(kind.values["roll"], kind.period)
+    assert np.isnan(means["y"][0])
+    assert abs(means["y"][1]) == pytest.approx(180)
+    assert means["x"] == pytest.approx([np.nan, 15], nan_ok=True)
+
+    faces = read_predictions(tmp_path / "faces.csv", videos=True)
+    rested = make_study(faces, "condition", "subject", rest=Rest(0, 0.5))
+    (kind,) = [kind for kind in rested.kinds if kind.title.startswith("Head pose")]
+    changes = dict(zip(rested.paths, kind.values["roll"], strict=True))
+    assert np.isnan(changes["a1.mp4"])
+    assert changes["b2.mp4"] == pytest.approx(0, abs=1e-9)
+
+
 def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     """The times of some videos begin below 0: these frames are rest, and in the first bin."""
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
