@@ -103,7 +103,6 @@ OPTIONAL = {
     "onnxscript": set[str](),
     "openpyxl": set[str](),
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "tasks", "uploads"))},
-    "statsmodels": set[str](),
     "uvicorn": {"app/server.py"},
 }
 """Packages of the extras, and the files that cannot be imported without them."""

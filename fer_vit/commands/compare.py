@@ -37,8 +37,8 @@ def compare(
     Movements, head pose, valence and arousal are compared as well, if the table has them. All
     results have 95% intervals over persons. Writes OUTPUT/index.html, results.md and
     results.json: clear differences as sentences; means and shares; for videos, durations and
-    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
-    model with the extra `stats`; and the methods for a paper. measures.csv has the values of each
+    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1);
+    and the methods for a paper. measures.csv has the values of each
     photo or clip. With fewer than 6 persons there are no intervals or tests, and a line states the
     reason of each test that is missing.
 

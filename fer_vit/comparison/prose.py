@@ -15,7 +15,7 @@ from fer_vit.comparison.results import (
     Results,
 )
 from fer_vit.comparison.series import MIN_BINS
-from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest, TTest
+from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
 from fer_vit.predict.photos import PhotoOptions
@@ -25,10 +25,9 @@ from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
 MAX_NAMES = 10  # most names in a line, such as persons or clips
-INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
-def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
+def sentences(kind: MeasureKind, comparisons: Sequence[Comparison]) -> list[str]:
     """Returns a sentence for each measure with a clear difference, and for each unclear pair."""
     clear: dict[str, list[str]] = {}  # clauses by measure
     unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
@@ -75,7 +74,7 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-def clause(kind: MeasureKind, comparison: ContrastTest[MeansTest]) -> str:
+def clause(kind: MeasureKind, comparison: ContrastTest) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
     The signs of size, interval, t and g follow the direction: 3 lower, from 1 to 5. Only p is
@@ -126,7 +125,7 @@ def _persons(test: MeansTest) -> str:
     return f"n = {test.num_second} and {test.num_first}"
 
 
-def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[str]:
+def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
     measures: dict[str, list[str]] = defaultdict(list)  # measures by pair and reason
     for comparison in comparisons:
@@ -161,8 +160,6 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
         )
     lines += _episode_lines(study)
     lines += _late_lines(study, results)
-    if results.mixed is None:
-        lines.append(INSTALL)
     lines += _intraclass_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
@@ -216,12 +213,6 @@ def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
         "divided by the pooled standard deviation of both conditions, also for pairs (g_av of "
         "Lakens 2013)"
     )
-    if results.mixed is not None:
-        tests += (
-            "; mixed models have random intercepts and slopes of persons (statsmodels, REML), and "
-            "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
-            "freedom (Bell & McCaffrey 2002)"
-        )
     return [
         f"Expressions were classified with fer-vit ({', '.join(settings)})",
         f"Statistics were computed with fer-vit {__version__}",
@@ -238,8 +229,8 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
         names = list_names([title[0].lower() + title[1:] for title in study.heads], MAX_NAMES)
         statements.append(
             f"Further measures ({names}) are outputs of the model or, for the pose, of the "
-            "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
-            "series are of the expressions alone"
+            "landmarks, and are averaged and compared in the same way; ICC and series are of the "
+            "expressions alone"
         )
     if study.episodes:
         smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"

@@ -5,14 +5,12 @@ O photos or clips of P persons, T bins, C expressions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.mixed_model import mixed_model
 from fer_vit.comparison.series import (
     bin_values,
     leave_one_out,
@@ -24,7 +22,6 @@ from fer_vit.comparison.statistics import (
     NoTest,
     PersonEstimate,
     PersonMean,
-    TTest,
     compare_pair,
     intraclass_correlation,
     person_mean,
@@ -58,15 +55,11 @@ class Contrast:
         return f"{self.second} - {self.first}"
 
 
-# The type of a test. It is covariant: a contrast with a `MeansTest` is a contrast with a `TTest`.
-AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
-
-
 @dataclass(frozen=True)
-class ContrastTest(Contrast, Generic[AnyTest]):
+class ContrastTest(Contrast):
     """A contrast with its test."""
 
-    test: AnyTest
+    test: MeansTest
     p_corrected: float  # p, corrected for the number of tests in a table: Holm 1979
 
     @property
@@ -83,7 +76,7 @@ class ContrastWithoutTest(Contrast):
 
 
 # A contrast with its test, or with the reason why there is none.
-Comparison: TypeAlias = ContrastTest[AnyTest] | ContrastWithoutTest
+Comparison: TypeAlias = ContrastTest | ContrastWithoutTest
 
 
 @dataclass(frozen=True)
@@ -92,10 +85,10 @@ class Outcome:
 
     kind: MeasureKind
     means: Means
-    comparisons: list[Comparison[MeansTest]]
+    comparisons: list[Comparison]
 
     @property
-    def tested(self) -> list[ContrastTest[MeansTest]]:
+    def tested(self) -> list[ContrastTest]:
         """The comparisons that have a test."""
         tested = []
         for comparison in self.comparisons:
@@ -143,7 +136,6 @@ class Results:
 
     outcomes: list[Outcome]
     intraclass: Estimates  # ICC(1) by expression, then by condition
-    mixed: list[Comparison[TTest]] | None  # None: statsmodels is not installed
     courses: Courses | None  # None: not requested
 
 
@@ -160,13 +152,9 @@ def compute_results(study: Study, grid: float | None = None, sync: bool = False)
     courses = None
     if grid is not None:
         courses = compute_courses(study, grid, sync)
-    mixed = None
-    if find_spec("statsmodels"):
-        mixed = mixed_tests(study, expressions)
     return Results(
         outcomes=outcomes,
         intraclass=repeated_measures(study, expressions.values),
-        mixed=mixed,
         courses=courses,
     )
 
@@ -201,19 +189,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     return Outcome(kind, means, correct(contrasts, tests))
 
 
-def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
-    """Returns tests by the mixed model: each condition minus the first condition."""
-    baseline, *compared = study.conditions
-    contrasts = []
-    tests: list[TTest | NoTest] = []
-    for measure, values in kind.values.items():
-        contrasts += [Contrast(measure, baseline, condition) for condition in compared]
-        for test in mixed_model(values, study.person, study.condition):
-            tests.append(limit_interval(test, kind))
-    return correct(contrasts, tests)
-
-
-def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTest:
+def limit_interval(test: MeansTest | NoTest, kind: MeasureKind) -> MeansTest | NoTest:
     """Returns a test with its interval clipped to the differences that the measure can have."""
     if isinstance(test, NoTest):
         return test
@@ -223,12 +199,10 @@ def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTes
     return replace(test, difference=replace(test.difference, low=low, high=high))
 
 
-def correct(
-    contrasts: Sequence[Contrast], tests: Sequence[AnyTest | NoTest]
-) -> list[Comparison[AnyTest]]:
+def correct(contrasts: Sequence[Contrast], tests: Sequence[MeansTest | NoTest]) -> list[Comparison]:
     """Returns contrasts with tests; p is corrected for the number of tests (Holm)."""
     corrected = iter(holm([test.p for test in tests if not isinstance(test, NoTest)]))
-    comparisons: list[Comparison[AnyTest]] = []
+    comparisons: list[Comparison] = []
     for contrast, test in zip(contrasts, tests, strict=True):
         measure = contrast.measure
         first = contrast.first

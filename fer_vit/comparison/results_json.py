@@ -12,7 +12,6 @@ from fer_vit.comparison.results import (
     Outcome,
     Results,
 )
-from fer_vit.comparison.statistics import MeansTest, TTest
 from fer_vit.comparison.study import ConditionCounts, Study
 from fer_vit.report.estimate import plain_estimates
 
@@ -50,9 +49,6 @@ def results_json(
     for outcome in results.outcomes:
         content[outcome.kind.title] = outcome_json(outcome)
     content["ICC(1)"] = results.intraclass
-    if results.mixed is not None:
-        content["mixed model"] = differences_json(results.mixed)
-        content["mixed model, missing"] = missing_json(results.mixed)
     if study.rest:
         content["without rest"] = [*study.without_rest]
     if results.courses and results.courses.synchrony:
@@ -103,7 +99,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]:
+def differences_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Returns the tests by name of the contrast; None where a test is missing."""
     differences: dict[str, dict[str, Any] | None] = {}
     for comparison in comparisons:
@@ -114,7 +110,7 @@ def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]
     return differences
 
 
-def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
+def missing_json(comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Returns the reasons of missing tests, by name of the contrast."""
     reasons = {}
     for comparison in comparisons:
@@ -123,18 +119,16 @@ def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
     return reasons
 
 
-def numbers_json(comparison: ContrastTest[TTest]) -> dict[str, Any]:
+def numbers_json(comparison: ContrastTest) -> dict[str, Any]:
     """Returns the numbers of a test."""
     test = comparison.test
-    numbers: dict[str, Any] = {
+    return {
         "difference": test.difference,
         "t": test.t,
         "df": test.df,
         "p": test.p,
+        "p by ranks": test.p_by_ranks,
+        "g": test.g,
+        "persons": [test.num_first, test.num_second],
+        "p corrected": comparison.p_corrected,
     }
-    if isinstance(test, MeansTest):
-        numbers["p by ranks"] = test.p_by_ranks
-        numbers["g"] = test.g
-        numbers["persons"] = [test.num_first, test.num_second]
-    numbers["p corrected"] = comparison.p_corrected
-    return numbers

@@ -105,16 +105,6 @@ def test_compare_measures_differences_between_conditions(comparison: Comparison)
     assert test["df"] == 7
 
 
-def test_compare_measures_the_mixed_model_of_faces(comparison: Comparison) -> None:
-    results = comparison.results
-    name = f"{HOSTILE}: film <b> - rest"
-    test = results["Mean probability"]["differences"][name]
-    mixed = results["mixed model"][name]
-    assert test["difference"]["mean"] == pytest.approx(mixed["difference"]["mean"], abs=1e-3)
-    assert mixed["df"] == pytest.approx(7)
-    assert results["ICC(1)"][HOSTILE]["rest"]["high"] < 1
-
-
 def test_compare_writes_its_text_and_its_page(comparison: Comparison) -> None:
     test = comparison.results["Mean probability"]["differences"][f"{HOSTILE}: film <b> - rest"]
     text = (comparison.folder / "results.md").read_text()
