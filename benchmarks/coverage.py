@@ -20,7 +20,7 @@ from fer_vit.comparison.episodes import (
     find_episodes,
     find_least_room,
 )
-from fer_vit.comparison.series import mean_course, pair_correlations, synchrony
+from fer_vit.comparison.series import mean_course
 from fer_vit.comparison.statistics import (
     NoTest,
     compare_pair,
@@ -45,7 +45,6 @@ LABELS = ("neutral", "happiness", "sadness", "fear")
 FREQUENCIES = np.array([0.5, 0.3, 0.15, 0.05])
 FACES_OF_PERSON = 5
 POPULATION = 100_000  # persons or faces from which the truth is computed
-BINS = 100  # of series
 FEW_STUDIES = 10_000  # of the mean of few, which are fast
 FPS = 5
 CLIP_FRAMES = 120 * FPS
@@ -269,41 +268,6 @@ def means_of_persons(persons: int, studies: int) -> Outcomes:
     return outcomes
 
 
-def draw_series(persons: int, response: Array, stimulus: Array, rng: np.random.Generator) -> Array:
-    """Draws series (P, T): a response (P,) to a stimulus (T,), and noise with autocorrelation."""
-    noise = rng.normal(size=(persons, len(stimulus) + 20))
-    for time in range(1, noise.shape[1]):
-        noise[:, time] = 0.8 * noise[:, time - 1] + 0.6 * noise[:, time]
-    return np.asarray(response[:, None] * stimulus + noise[:, 20:])
-
-
-RESPONSES: Mapping[str, Callable[[int, np.random.Generator], Array]] = {
-    "independent": lambda persons, _: np.zeros(persons),
-    "weak": lambda persons, _: np.full(persons, 0.4),
-    "strong": lambda persons, _: np.ones(persons),
-    "half of the persons respond": lambda persons, rng: rng.choice([0.0, 1.5], persons),
-    "half respond in the opposite way": lambda persons, rng: rng.choice([-1.0, 1.0], persons),
-}
-"""How strongly each person (P,) responds to what all see."""
-
-
-def synchronies(persons: int, studies: int) -> Outcomes:
-    """Simulates the interval of synchrony; all persons see the same stimulus."""
-    outcomes: Outcomes = defaultdict(list)
-    for index, (name, draw) in enumerate(RESPONSES.items()):
-        rng = np.random.default_rng([persons, index, 6])
-        stimulus = np.sin(np.arange(BINS) / 5) + 0.5 * rng.normal(size=BINS)
-        stimulus = (stimulus - stimulus.mean()) / stimulus.std()
-        truth = 0.0
-        if name != "independent":
-            many = draw_series(2000, draw(2000, rng), stimulus, rng)
-            truth = float(synchrony(pair_correlations(many)).mean or 0)
-        for _ in range(studies):
-            series = draw_series(persons, draw(persons, rng), stimulus, rng)
-            append_hit(outcomes[name], synchrony(pair_correlations(series)), truth)
-    return outcomes
-
-
 # ------------------------------------------------------------------------- episodes
 
 
@@ -410,9 +374,8 @@ def main(studies: int = 1000) -> None:
     few = {str(count): means_of_few(count, FEW_STUDIES) for count in (2, 3, 4, 5, 6, 8, 15)}
     print(f"Means of few persons or photos\n\n{table(few)}", flush=True)
 
-    for title, of_persons in {"Compare": means_of_persons, "Synchrony": synchronies}.items():
-        by_persons = {f"{count} persons": of_persons(count, studies) for count in (6, 8, 15, 30)}
-        print(f"{title}\n\n{table(by_persons)}", flush=True)
+    by_persons = {f"{count} persons": means_of_persons(count, studies) for count in (6, 8, 15, 30)}
+    print(f"Compare\n\n{table(by_persons)}", flush=True)
 
     rows = [["", *(f"{name}, {title}" for name in SHAPES for title in EPISODE_MEASURES)]]
     for design in EPISODE_DESIGNS:

@@ -50,11 +50,6 @@ MEANS = (
     "Where the same persons are compared, these intervals do not show whether conditions differ; "
     "the interval of the difference does."
 )
-SYNCHRONY = (
-    "Inter-subject correlation: the mean over pairs of persons, by Fisher's z, with the 95% "
-    "interval of the jackknife over persons. sync.csv has the correlation of each person with the "
-    "mean of all others, which is higher. All persons of a condition must have seen the same."
-)
 MAX_DRAWN_BINS = 500  # most bins of a curve on the page
 MAX_ROWS = 12  # most differences that a section shows at once
 MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
@@ -100,8 +95,6 @@ def study_sections(study: Study, results: Results, method_lines: Sequence[str]) 
     sections = [outcome_section(outcome) for outcome in results.outcomes]
     if results.courses:
         sections.append(courses_section(study, results.courses))
-        if results.courses.synchrony:
-            sections.append(synchrony_section(results.courses.synchrony))
     if has_means(results.intraclass):
         sections.append(intraclass_section(expressions, results.intraclass))
     methods_section = Section(
@@ -208,16 +201,6 @@ def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Secti
         text=ICC,
         intervals=estimates_chart(intraclass, ".2f", "ICC(1)"),
         more=[Section("Table", rows=estimates_table(intraclass, ".2f"))],
-    )
-
-
-def synchrony_section(synchrony: Estimates) -> Section:
-    """Returns the section with the synchrony of expressions."""
-    return Section(
-        title="Synchrony",
-        text=SYNCHRONY,
-        intervals=estimates_chart(synchrony, ".2f", "correlation"),
-        more=[Section("Table", rows=estimates_table(synchrony, ".2f"))],
     )
 
 

@@ -14,7 +14,6 @@ from fer_vit.comparison.results import (
     Courses,
     Results,
 )
-from fer_vit.comparison.series import MIN_BINS
 from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable, short
@@ -273,19 +272,11 @@ def _late_lines(study: Study, results: Results) -> list[str]:
 
 
 def _course_methods(courses: Courses) -> str:
-    """Returns sentences about series, without a full stop."""
-    text = (
+    """Returns a sentence about series, without a full stop."""
+    return (
         f"Series are means in bins of {courses.bin_seconds:g} s from 0 s of each clip; bins "
         "without a face stay empty"
     )
-    if courses.synchrony:
-        text += (
-            ". Synchrony is the inter-subject correlation: the mean over pairs of persons of the "
-            f"correlation of their series, over at least {MIN_BINS} common bins, by Fisher's z; "
-            "its interval is by the jackknife over persons, since the pairs of a person depend on "
-            "each other (Snijders and Borgatti 1999)"
-        )
-    return text
 
 
 def design_lines(study: Study) -> list[str]:

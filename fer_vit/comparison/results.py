@@ -13,9 +13,6 @@ from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.series import (
     bin_values,
-    leave_one_out,
-    pair_correlations,
-    synchrony,
 )
 from fer_vit.comparison.statistics import (
     MeansTest,
@@ -108,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Courses:
-    """Series of probabilities in bins of time, and their synchrony.
+    """Series of probabilities in bins of time.
 
     Attributes:
         bin_seconds: The length of a bin.
@@ -117,17 +114,12 @@ class Courses:
             values.
         averaged_persons: The number of persons with several clips, by condition. The series of
             their clips are averaged.
-        correlations: The correlation of each person with the mean of all other persons (P, C), by
-            condition; empty if not requested.
-        synchrony: The synchrony by expression, then by condition; empty if not requested.
     """
 
     bin_seconds: float
     of_clips: Array
     of_persons: dict[str, Array]
     averaged_persons: dict[str, int]
-    correlations: dict[str, Array]
-    synchrony: Estimates
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,19 +131,18 @@ class Results:
     courses: Courses | None  # None: not requested
 
 
-def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
+def compute_results(study: Study, grid: float | None = None) -> Results:
     """Returns all results of a study.
 
     Args:
         study: The study.
         grid: The length of the bins of series, in seconds; None: no series.
-        sync: Whether to compute the synchrony of series.
     """
     expressions = study.kinds[0]
     outcomes = [compare_kind(study, kind) for kind in study.kinds]
     courses = None
     if grid is not None:
-        courses = compute_courses(study, grid, sync)
+        courses = compute_courses(study, grid)
     return Results(
         outcomes=outcomes,
         intraclass=repeated_measures(study, expressions.values),
@@ -214,8 +205,8 @@ def correct(contrasts: Sequence[Contrast], tests: Sequence[MeansTest | NoTest]) 
     return comparisons
 
 
-def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
-    """Returns the series in bins of `grid` seconds; with `sync`, the synchrony as well.
+def compute_courses(study: Study, grid: float) -> Courses:
+    """Returns the series in bins of `grid` seconds.
 
     Raises FerVitError when the grid does not fit the clips, see `count_bins`.
     """
@@ -231,22 +222,9 @@ def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
         )  # (P, T, C)
         averaged_persons[condition] = int((np.bincount(person) > 1).sum())
 
-    correlations: dict[str, Array] = {}
-    synchronies: Estimates = {}
-    if sync:
-        for condition, series in of_persons.items():
-            columns = [leave_one_out(series[:, :, index]) for index in range(len(study.labels))]
-            correlations[condition] = np.column_stack(columns)  # (P, C)
-        for index, label in enumerate(study.labels):
-            synchronies[label] = {}
-            for condition, series in of_persons.items():
-                pairs = pair_correlations(series[:, :, index])  # (P, P)
-                synchronies[label][condition] = synchrony(pairs)
     return Courses(
         bin_seconds=grid,
         of_clips=of_clips,
         of_persons=of_persons,
         averaged_persons=averaged_persons,
-        correlations=correlations,
-        synchrony=synchronies,
     )

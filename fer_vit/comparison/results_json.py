@@ -51,8 +51,6 @@ def results_json(
     content["ICC(1)"] = results.intraclass
     if study.rest:
         content["without rest"] = [*study.without_rest]
-    if results.courses and results.courses.synchrony:
-        content["synchrony"] = results.courses.synchrony
     return plain_estimates(content)
 
 
