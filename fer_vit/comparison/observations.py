@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fer_vit.comparison.episodes import (
     EpisodeCounts,
@@ -40,7 +39,6 @@ from fer_vit.tables.cells import is_missing
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
 MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
-LATE_START = 0.5  # a note names clips that begin after this time, in seconds
 
 
 def make_study(
@@ -113,7 +111,6 @@ def make_study(
         without_rest=selected.without_rest,
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
         without_face=count_without_face(faces, seconds, by, person, rest),
-        late_clips=find_late(faces.paths, seconds),
         episodes=episodes,
         rooms=rooms,
         notes=(
@@ -158,19 +155,6 @@ def count_without_face(
     if rest:
         empty &= ~rest.contains(seconds)
     return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
-
-
-def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
-    """Returns the first time of each clip that begins later than `LATE_START`.
-
-    The times of recordings (.mts, .ts) often begin above 0, as do the times of a part of a clip.
-    `paths` and `seconds` (N,) include rows without a face; the seconds of a photo are NaN.
-    """
-    first: dict[str, float] = {}
-    for path, time in zip(paths, seconds, strict=True):
-        if np.isfinite(time):
-            first[str(path)] = min(first.get(str(path), np.inf), float(time))
-    return {path: time for path, time in first.items() if time > LATE_START}
 
 
 class Selected(NamedTuple):

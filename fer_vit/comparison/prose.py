@@ -6,7 +6,6 @@ from math import isfinite
 
 from fer_vit.comparison.episodes import SHARE_IN_SIGHT
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.observations import LATE_START
 from fer_vit.comparison.results import (
     Comparison,
     ContrastTest,
@@ -16,7 +15,7 @@ from fer_vit.comparison.results import (
 )
 from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest
 from fer_vit.comparison.study import Study
-from fer_vit.errors import printable, short
+from fer_vit.errors import printable
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.estimate import difference_text
@@ -158,7 +157,6 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
             f"or clips: {list_names(study.without_rest, MAX_NAMES)}."
         )
     lines += _episode_lines(study)
-    lines += _late_lines(study, results)
     lines += _intraclass_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
@@ -257,18 +255,6 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
             "interval count nowhere else"
         )
     return statements
-
-
-def _late_lines(study: Study, results: Results) -> list[str]:
-    """Returns a line if rest or series are used and clips begin late, see `find_late`."""
-    times_matter = study.rest is not None or results.courses is not None
-    if not study.late_clips or not times_matter:
-        return []
-    path, start = next(iter(study.late_clips.items()))
-    return [
-        f"Clips whose times begin after {LATE_START:g} s: {len(study.late_clips):,}, for example "
-        f"{short(path)} at {start:g} s. Rest and grid count from 0 s in the table."
-    ]
 
 
 def _course_methods(courses: Courses) -> str:

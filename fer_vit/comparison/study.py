@@ -54,7 +54,6 @@ class Study:
         without_rest: The photos and clips without a face in this interval.
         unassigned_faces: The number of faces without a condition or person.
         without_face: The number of photos and frames without a face, by condition.
-        late_clips: The first time of each clip that begins late, see `find_late`.
         episodes: The numbers of episodes, by condition; empty without smoothed labels of clips.
         rooms: The time in sight, in seconds, that an episode needs for a duration, by label of
             counted episodes; see `find_least_room`.
@@ -79,7 +78,6 @@ class Study:
     without_rest: tuple[str, ...] = ()
     unassigned_faces: int = 0
     without_face: dict[str, int] = field(default_factory=dict)
-    late_clips: dict[str, float] = field(default_factory=dict)
     episodes: dict[str, EpisodeCounts] = field(default_factory=dict)
     rooms: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

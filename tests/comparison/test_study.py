@@ -429,21 +429,6 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
 
 
-def test_clips_that_begin_late_are_named_where_times_matter(tmp_path: Path) -> None:
-    late = clip("b.mts", "cccchhhh", "y")
-    late["seconds"] += 1.4
-    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), late])
-    path = tmp_path / "faces.csv"
-    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    faces = read_predictions(path, videos=True)
-    plain = make_study(faces, "condition", "subject")
-    assert [*plain.late_clips.values()] == [1.4]
-    assert not any("1.4 s" in line for line in methods({}, plain, compute_results(plain)))
-    rested = make_study(faces, "condition", "subject", rest=Rest(0, 1.5))
-    lines = methods({}, rested, compute_results(rested))
-    assert sum("1.4 s" in line and "b.mts" in line for line in lines) == 1
-
-
 def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Path) -> None:
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
