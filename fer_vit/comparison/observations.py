@@ -31,7 +31,7 @@ from fer_vit.comparison.study import Study
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.checks import find_moments
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.join import describe_faceless, describe_groups
+from fer_vit.evaluation.join import describe_groups
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
@@ -116,7 +116,6 @@ def make_study(
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
-            *describe_faceless(faces, [person]),  # `without_face` reports conditions
             *note_several(measured, person),
         ),
     )
