@@ -14,7 +14,13 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.machine import machine, run_main
-from fer_vit.comparison.series import mean_course, pair_correlations, synchrony
+from fer_vit.comparison.episodes import (
+    Sightings,
+    episode_kinds,
+    find_episodes,
+    find_least_room,
+)
+from fer_vit.comparison.series import mean_course
 from fer_vit.comparison.statistics import (
     NoTest,
     compare_pair,
@@ -28,7 +34,7 @@ from fer_vit.evaluation.inference import TAIL, paired_p, percentiles, resample_s
 from fer_vit.evaluation.outputs import score_head
 from fer_vit.evaluation.scores import contributions, score_faces, score_once
 from fer_vit.faces import as_objects
-from fer_vit.geometry import Array, IntArray
+from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import MOVEMENTS
 from fer_vit.measures import measure
 from fer_vit.report.estimate import Estimate
@@ -39,8 +45,12 @@ LABELS = ("neutral", "happiness", "sadness", "fear")
 FREQUENCIES = np.array([0.5, 0.3, 0.15, 0.05])
 FACES_OF_PERSON = 5
 POPULATION = 100_000  # persons or faces from which the truth is computed
-BINS = 100  # of series
 FEW_STUDIES = 10_000  # of the mean of few, which are fast
+FPS = 5
+CLIP_FRAMES = 120 * FPS
+EPISODE_SECONDS = 3.0
+EPISODE_MEASURES = ("Seconds per episode", "Episodes per minute")
+SHAPES = {"exponential": 1.0, "gamma": 4.0}  # of durations; the larger, the more regular
 Outcomes = dict[str, list[bool]]
 """By interval or test, whether each study's interval has the truth, or its p is below `ALPHA`."""
 
@@ -258,38 +268,70 @@ def means_of_persons(persons: int, studies: int) -> Outcomes:
     return outcomes
 
 
-def draw_series(persons: int, response: Array, stimulus: Array, rng: np.random.Generator) -> Array:
-    """Draws series (P, T): a response (P,) to a stimulus (T,), and noise with autocorrelation."""
-    noise = rng.normal(size=(persons, len(stimulus) + 20))
-    for time in range(1, noise.shape[1]):
-        noise[:, time] = 0.8 * noise[:, time - 1] + 0.6 * noise[:, time]
-    return np.asarray(response[:, None] * stimulus + noise[:, 20:])
+# ------------------------------------------------------------------------- episodes
 
 
-RESPONSES: Mapping[str, Callable[[int, np.random.Generator], Array]] = {
-    "independent": lambda persons, _: np.zeros(persons),
-    "weak": lambda persons, _: np.full(persons, 0.4),
-    "strong": lambda persons, _: np.ones(persons),
-    "half of the persons respond": lambda persons, rng: rng.choice([0.0, 1.5], persons),
-    "half respond in the opposite way": lambda persons, rng: rng.choice([-1.0, 1.0], persons),
+def draw_happy(frames: int, shape: float, rng: np.random.Generator) -> Mask:
+    """Draws whether a face is happy in each frame; it changes whatever the condition."""
+    seconds = rng.gamma(shape, EPISODE_SECONDS / shape, int(2 * frames / FPS) + 40)
+    ends = np.cumsum(seconds) - 20 * EPISODE_SECONDS - rng.uniform(0, 2 * EPISODE_SECONDS)
+    number = np.searchsorted(ends, np.arange(frames) / FPS, side="right")
+    return np.asarray((number + rng.integers(2)) % 2 == 0)
+
+
+def draw_phases(*shares: float) -> Callable[[np.random.Generator], IntArray]:
+    """Returns a design of phases in turn, 0 and 1, each with a share of the clip."""
+    bounds = np.cumsum(shares) * CLIP_FRAMES
+    phase = np.searchsorted(bounds, np.arange(CLIP_FRAMES), side="right")
+    return lambda rng: np.asarray(phase % 2)
+
+
+def draw_turns(coded: float) -> Callable[[np.random.Generator], IntArray]:
+    """Returns a design of turns of 4 to 6 and 1 to 3 s, of which a share is coded; else -1."""
+
+    def draw(rng: np.random.Generator) -> IntArray:
+        condition = np.full(CLIP_FRAMES, -1)
+        frame = 0
+        turn = int(rng.integers(2))
+        while frame < CLIP_FRAMES:
+            length = int(FPS * (rng.uniform(1, 3) if turn else rng.uniform(4, 6)))
+            condition[frame : frame + int(coded * length)] = turn
+            frame += length
+            turn = 1 - turn
+        return condition
+
+    return draw
+
+
+EPISODE_DESIGNS: Mapping[str, Callable[[np.random.Generator], IntArray]] = {
+    "two phases of 60 s": draw_phases(1 / 2, 1 / 2),
+    "three phases of 40 s": draw_phases(1 / 3, 1 / 3, 1 / 3),
+    "phases of 100 and 20 s": draw_phases(5 / 6, 1 / 6),
+    "turns of about 5 and 2 s": draw_turns(1.0),
+    "the first half of these turns": draw_turns(0.5),
 }
-"""How strongly each person (P,) responds to what all see."""
 
 
-def synchronies(persons: int, studies: int) -> Outcomes:
-    """Simulates the interval of synchrony; all persons see the same stimulus."""
+def episode_tests(design: str, shape: float, persons: int, studies: int) -> Outcomes:
+    """Simulates the tests of episodes of persons with one clip, without an effect."""
+    rng = np.random.default_rng([len(design), int(shape), persons, 7])
     outcomes: Outcomes = defaultdict(list)
-    for index, (name, draw) in enumerate(RESPONSES.items()):
-        rng = np.random.default_rng([persons, index, 6])
-        stimulus = np.sin(np.arange(BINS) / 5) + 0.5 * rng.normal(size=BINS)
-        stimulus = (stimulus - stimulus.mean()) / stimulus.std()
-        truth = 0.0
-        if name != "independent":
-            many = draw_series(2000, draw(2000, rng), stimulus, rng)
-            truth = float(synchrony(pair_correlations(many)).mean or 0)
-        for _ in range(studies):
-            series = draw_series(persons, draw(persons, rng), stimulus, rng)
-            append_hit(outcomes[name], synchrony(pair_correlations(series)), truth)
+    for _ in range(studies):
+        happy = np.concatenate([draw_happy(CLIP_FRAMES, shape, rng) for _ in range(persons)])
+        condition = np.concatenate([EPISODE_DESIGNS[design](rng) for _ in range(persons)])
+        person, frame = np.divmod(np.arange(persons * CLIP_FRAMES), CLIP_FRAMES)
+        seen = Sightings(np.arange(len(happy)), happy.astype(int), frame / FPS, frame > 0)
+        observation = np.where(condition >= 0, 2 * person + condition, -1)
+        episodes = find_episodes(seen, observation)
+        least_room = find_least_room(episodes, 2)
+        kinds = episode_kinds(
+            seen, observation, episodes, least_room, ["calm", "happy"], 2 * persons
+        )
+        for kind in kinds[:2]:
+            values = kind.values["happy"]
+            test = compare_pair(values[0::2], values[1::2], paired=True)
+            if not isinstance(test, NoTest):
+                outcomes[kind.title].append(test.p < ALPHA)
     return outcomes
 
 
@@ -332,9 +374,17 @@ def main(studies: int = 1000) -> None:
     few = {str(count): means_of_few(count, FEW_STUDIES) for count in (2, 3, 4, 5, 6, 8, 15)}
     print(f"Means of few persons or photos\n\n{table(few)}", flush=True)
 
-    for title, of_persons in {"Compare": means_of_persons, "Synchrony": synchronies}.items():
-        by_persons = {f"{count} persons": of_persons(count, studies) for count in (6, 8, 15, 30)}
-        print(f"{title}\n\n{table(by_persons)}", flush=True)
+    by_persons = {f"{count} persons": means_of_persons(count, studies) for count in (6, 8, 15, 30)}
+    print(f"Compare\n\n{table(by_persons)}", flush=True)
+
+    rows = [["", *(f"{name}, {title}" for name in SHAPES for title in EPISODE_MEASURES)]]
+    for design in EPISODE_DESIGNS:
+        row = [design]
+        for shape in SHAPES.values():
+            outcomes = episode_tests(design, shape, 24, studies)
+            row += [f"{np.mean(outcomes[title]):.1%}" for title in EPISODE_MEASURES]
+        rows.append(row)
+    print(f"Episodes: p < {ALPHA} without an effect\n\n{markdown(rows)}", flush=True)
 
     rows = [["faces", "mean calibration error", "bootstrap contains 0"]]
     for count in (100, 300, 1000, 3500):

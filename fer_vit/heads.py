@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fer_vit.angles import values_near
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 
@@ -135,36 +136,6 @@ def nearest_to(head: str, values: Array, targets: Array) -> Array:
     if period is None:
         return values
     return values_near(values, targets, period)
-
-
-def values_near(values: Array, targets: Array, period: float) -> Array:
-    """Returns the equivalent values (...) nearest to targets (...), for values with a period.
-
-    A value whose target is NaN is unaltered.
-    """
-    turns = np.round((targets - values) / period)
-    return np.asarray(values + period * np.nan_to_num(turns))
-
-
-def mean_direction(sine: Array, cosine: Array, period: float) -> Array:
-    """Returns the mean direction (...) of values with a period, from -period / 2 to period / 2.
-
-    `sine` and `cosine` are the sums, or the means, of the sines and cosines of the values times
-    2 pi / period.
-    """
-    return np.asarray(period / (2 * np.pi) * np.arctan2(sine, cosine))
-
-
-def join_directions(values: Array, period: float) -> Array:
-    """Returns the equivalent values (M, K) nearest to the mean direction of each output.
-
-    Correlations need such values: 179 and -179 degrees become 179 and 181.
-    """
-    angles = 2 * np.pi / period * values
-    sine = np.nansum(np.sin(angles), axis=0)  # (K,)
-    cosine = np.nansum(np.cos(angles), axis=0)
-    directions = mean_direction(sine, cosine, period)
-    return values_near(values, np.broadcast_to(directions, values.shape), period)
 
 
 def values_in_photo(head: str, outputs: Sequence[str], values: Array, degrees: Array) -> Array:

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fer_vit.angles import join_directions
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_head_outputs,
     head_of,
-    join_directions,
     merge_outputs,
     nearest_to,
     one_sided,

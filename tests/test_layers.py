@@ -11,8 +11,8 @@ from tests.helpers.sources import parsed
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
-    {"files"},
-    {"extras", "heads", "texts", "wording"},
+    {"angles", "files"},
+    {"extras", "heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
         *("measures", "pickles", "processes"),
@@ -105,7 +105,6 @@ OPTIONAL = {
     "onnxscript": set[str](),
     "openpyxl": set[str](),
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "tasks", "uploads"))},
-    "statsmodels": set[str](),
     "uvicorn": {"app/server.py"},
 }
 """Packages of the extras, and the files that cannot be imported without them."""

@@ -142,7 +142,8 @@ def run_task(task: Task, model: Recognizer, send: Callable[[JobEvent], None]) ->
         send({"state": "reading", "file": file})
 
     options = PhotoOptions(workers=0, **task.reading)
-    uploads = open_uploads(task, options.end, note)
+    _, end = options.span
+    uploads = open_uploads(task, end, note)
     photos = recognize_uploads(model, uploads, options, note)
     findings = Findings(uploads.clips)
     outputs = Outputs(JOB_FOLDER / task.table, heads=task.heads)

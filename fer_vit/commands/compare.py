@@ -27,7 +27,6 @@ def compare(
     baseline: str | None = None,
     rest: str | None = None,
     grid: float | None = None,
-    sync: bool = False,
     uncertain: bool = False,
     output: Path = Path("comparison"),
     overwrite: bool = False,
@@ -37,8 +36,8 @@ def compare(
     Movements, head pose, valence and arousal are compared as well, if the table has them. All
     results have 95% intervals over persons. Writes OUTPUT/index.html, results.md and
     results.json: clear differences as sentences; means and shares; for videos, durations and
-    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1); a mixed
-    model with the extra `stats`; and the methods for a paper. measures.csv has the values of each
+    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1);
+    and the methods for a paper. measures.csv has the values of each
     photo or clip. With fewer than 6 persons there are no intervals or tests, and a line states the
     reason of each test that is missing.
 
@@ -47,7 +46,7 @@ def compare(
 
         fer-vit compare faces.parquet --columns sessions.csv --by mood --person name --baseline calm
 
-        fer-vit compare clips.parquet --by condition --person subject --rest 0:5 --grid 0.5 --sync
+        fer-vit compare clips.parquet --by condition --person subject --rest 0-5 --grid 0.5
 
     Args:
         data: A table or folder of tables of `fer-vit predict`. Parquet also records all settings.
@@ -55,12 +54,11 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
-        rest: A resting interval in each clip, START:END in seconds, such as 0:5. The mean over this
-            interval is subtracted from the probabilities and outputs of the clip. Clips without a
-            face in the interval are left out.
+        rest: A resting interval in each clip, START-END, such as 0-5 or 0:30-1:00: in seconds or
+            [h:]m:s. The mean over this interval is subtracted from the probabilities and outputs of
+            the clip. Clips without a face in the interval are left out.
         grid: The duration of a bin in seconds. Also write grid.csv, the mean probabilities of each
             clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
-        sync: Also compute the inter-subject correlation in each condition, on the grid: sync.csv.
         uncertain: Also use faces of which the detector is uncertain, in photos that have a face of
             which the detector is certain.
         output: The folder to write.
@@ -72,10 +70,6 @@ def compare(
             f"Expected different columns in `--by` and `--person`, but both are {by}. "
             "Name the column of the persons."
         )
-    if sync and grid is None:
-        raise FerVitError(
-            "`--sync` needs a common grid in seconds. Add `--grid`, such as `--grid 0.5`."
-        )
     resting = None if rest is None else parse_rest(rest)
 
     faces = read_predictions(data, videos=True)
@@ -86,6 +80,6 @@ def compare(
     check_columns(data, faces, (by, person))
 
     study = make_study(faces, by, person, baseline, resting)
-    results = compute_results(study, grid, sync)
+    results = compute_results(study, grid)
     facts = {"data": str(data)} | faces.facts
     LOGGER.info(write_comparison(output, facts, study, results, overwrite))

@@ -25,7 +25,6 @@ from fer_vit.evaluation.inputs import (
 from fer_vit.evaluation.join import (
     add_columns,
     align_probabilities,
-    describe_faceless,
     describe_groups,
 )
 from fer_vit.evaluation.outputs import compare_heads, evaluate_heads
@@ -144,7 +143,6 @@ def evaluate(
     lines = [
         *faces.notes,
         *describe_groups(all_faces, by),
-        *describe_faceless(all_faces, by),
     ]
     notes = [printable(line) for line in lines]
     evaluation = evaluate_faces(faces, by, other_probabilities)

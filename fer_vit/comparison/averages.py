@@ -5,8 +5,8 @@ N values, G groups.
 
 import numpy as np
 
+from fer_vit.angles import mean_direction, values_near
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import mean_direction, values_near
 
 
 def average(values: Array, group: IntArray, groups: int) -> Array:
@@ -28,11 +28,13 @@ def average_directions(values: Array, group: IntArray, groups: int, period: floa
     """Returns the mean (G,) of the periodic values (N,) of each group; NaN values do not count.
 
     `group` (N,) is the index of each value's group. Values are unwrapped around the direction of
-    their group, then averaged as numbers: -179 and 179 degrees have the mean 180. Group means are
-    unwrapped around their common direction, so that one mean can be subtracted from another.
+    their group, then averaged as numbers: -179 and 179 degrees have the mean 180, and -90 and 90
+    have none. Group means are unwrapped around their common direction, so that one mean can be
+    subtracted from another.
     """
-    near = values_near(values, find_directions(values, group, groups, period)[group], period)
-    means = average(near, group, groups)  # (G,)
+    directions = find_directions(values, group, groups, period)  # (G,)
+    means = average(values_near(values, directions[group], period), group, groups)  # (G,)
+    means[np.isnan(directions)] = np.nan
     (common,) = find_directions(means, np.zeros(groups, int), 1, period)
     return values_near(means, common, period)
 

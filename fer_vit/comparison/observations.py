@@ -6,9 +6,15 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fer_vit.comparison.episodes import clip_kinds, find_episodes
+from fer_vit.comparison.episodes import (
+    EpisodeCounts,
+    count_episodes,
+    episode_kinds,
+    find_episodes,
+    find_least_room,
+    follow_faces,
+)
 from fer_vit.comparison.kinds import (
     MeasureKind,
     average_kind,
@@ -25,7 +31,7 @@ from fer_vit.comparison.study import Study
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.checks import find_moments
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.join import describe_faceless, describe_groups
+from fer_vit.evaluation.join import describe_groups
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
@@ -33,7 +39,6 @@ from fer_vit.tables.cells import is_missing
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
 MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
-LATE_START = 0.5  # a note names clips that begin after this time, in seconds
 
 
 def make_study(
@@ -73,6 +78,23 @@ def make_study(
     pairs = list(combinations(observations.conditions, 2))
     if baseline is not None:
         pairs = [(first, second) for first, second in pairs if first == baseline]
+    kinds = _face_kinds(faces, measured, selected, observations)
+    episodes: dict[str, EpisodeCounts] = {}
+    rooms: dict[str, float] = {}
+    if SMOOTHED_LABEL in faces.columns:
+        of_row = np.full(len(selected.used), -1)  # (N,)
+        of_row[selected.used] = observations.of_face
+        seen = follow_faces(faces, person)
+        of_sighting = of_row[seen.rows]
+        found = find_episodes(seen, of_sighting)
+        least_room = find_least_room(found, len(faces.labels))
+        kinds += episode_kinds(
+            seen, of_sighting, found, least_room, faces.labels, len(observations.paths)
+        )
+        for name, members in conditions.items():
+            episodes[name] = count_episodes(found, least_room, members)
+        for index in np.unique(found.label[found.counted]).tolist():
+            rooms[faces.labels[index]] = float(least_room[index])
     return Study(
         conditions=conditions,
         pairs=pairs,
@@ -81,7 +103,7 @@ def make_study(
         person=observations.person,
         paths=observations.paths,
         face_counts=observations.face_counts,
-        kinds=_measure_kinds(faces, measured, selected, observations),
+        kinds=kinds,
         observation_of_face=observations.of_face,
         seconds=seconds[selected.used],
         probabilities=selected.probabilities[selected.used],
@@ -89,12 +111,11 @@ def make_study(
         without_rest=selected.without_rest,
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
         without_face=count_without_face(faces, seconds, by, person, rest),
-        late_clips=find_late(faces.paths, seconds),
-        smoothed=SMOOTHED_LABEL in faces.columns,
+        episodes=episodes,
+        rooms=rooms,
         notes=(
             *faces.notes,
             *describe_groups(faces, (by, person)),
-            *describe_faceless(faces, [person]),  # `without_face` reports conditions
             *note_several(measured, person),
         ),
     )
@@ -135,19 +156,6 @@ def count_without_face(
     return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
 
 
-def find_late(paths: NDArray[np.object_], seconds: Array) -> dict[str, float]:
-    """Returns the first time of each clip that begins later than `LATE_START`.
-
-    The times of recordings (.mts, .ts) often begin above 0, as do the times of a part of a clip.
-    `paths` and `seconds` (N,) include rows without a face; the seconds of a photo are NaN.
-    """
-    first: dict[str, float] = {}
-    for path, time in zip(paths, seconds, strict=True):
-        if np.isfinite(time):
-            first[str(path)] = min(first.get(str(path), np.inf), float(time))
-    return {path: time for path, time in first.items() if time > LATE_START}
-
-
 class Selected(NamedTuple):
     """The faces that a study measures, and their probabilities for series."""
 
@@ -178,7 +186,7 @@ def _select_faces(
     if not used.any():
         raise FerVitError(
             f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
-            f"{len({*faces.paths})} has them. Is it in seconds from the start of each clip?"
+            f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
         )
     return Selected(used, changes, resting, tuple(without_rest))
 
@@ -219,13 +227,13 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
     )
 
 
-def _measure_kinds(
+def _face_kinds(
     faces: EvaluatedFaces,
     measured: EvaluatedFaces,
     selected: Selected,
     observations: Observations,
 ) -> list[MeasureKind]:
-    """Returns the measures of each observation: measures of faces, then of episodes.
+    """Returns the measures of faces, averaged by observation.
 
     `measured` are the M faces that `selected` has chosen from the N `faces`.
     """
@@ -240,13 +248,7 @@ def _measure_kinds(
     face_kinds += head_kinds(read_heads(faces, resting), used, resting.rest if resting else None)
 
     num_observations = len(observations.paths)
-    kinds = [average_kind(kind, observations.of_face, num_observations) for kind in face_kinds]
-    if SMOOTHED_LABEL in faces.columns:
-        observation = np.full(len(used), -1)  # (N,)
-        observation[used] = observations.of_face
-        episodes = find_episodes(faces, observation)
-        kinds += clip_kinds(episodes, faces.labels, num_observations)
-    return kinds
+    return [average_kind(kind, observations.of_face, num_observations) for kind in face_kinds]
 
 
 def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> list[str]:

@@ -23,7 +23,6 @@ from fer_vit.comparison.results import (
 )
 from fer_vit.comparison.results_json import results_json
 from fer_vit.comparison.series import mean_course
-from fer_vit.comparison.statistics import MeansTest, TTest
 from fer_vit.comparison.study import Study
 from fer_vit.comparison.tables import COMPARISON_TABLES, comparison_tables
 from fer_vit.errors import printable
@@ -35,7 +34,6 @@ from fer_vit.report.plots import Course, series_plots
 from fer_vit.wording import counted
 
 COMPARISON_FILES = (*EVALUATION_FILES, *COMPARISON_TABLES)
-MIXED = "Mixed model"
 DASH = "A dash: there is no test, for a reason above."
 ICC = (
     "The share of the variance that lies between persons (Shrout & Fleiss 1979): near 1, repeated "
@@ -51,15 +49,6 @@ MEANS = (
     "The mean over persons with its 95% interval, and the standard deviation (SD) of persons. "
     "Where the same persons are compared, these intervals do not show whether conditions differ; "
     "the interval of the difference does."
-)
-MIXED_NOTE = (
-    "Differences from the first condition, estimated from all photos or clips, with 95% intervals. "
-    "Persons in one condition only count as well."
-)
-SYNCHRONY = (
-    "Inter-subject correlation: the mean over pairs of persons, by Fisher's z, with the 95% "
-    "interval of the jackknife over persons. sync.csv has the correlation of each person with the "
-    "mean of all others, which is higher. All persons of a condition must have seen the same."
 )
 MAX_DRAWN_BINS = 500  # most bins of a curve on the page
 MAX_ROWS = 12  # most differences that a section shows at once
@@ -85,7 +74,6 @@ def write_comparison(
     for outcome in shown.outcomes:
         words[outcome.kind.title] = outcome_lines(outcome)
         missing += missing_lines(outcome.kind.title, outcome.comparisons)
-    missing += missing_lines(MIXED, results.mixed or [])
 
     json = results_json(facts, method_lines, words, study, results)
     page = ResultsPage(
@@ -107,10 +95,6 @@ def study_sections(study: Study, results: Results, method_lines: Sequence[str]) 
     sections = [outcome_section(outcome) for outcome in results.outcomes]
     if results.courses:
         sections.append(courses_section(study, results.courses))
-        if results.courses.synchrony:
-            sections.append(synchrony_section(results.courses.synchrony))
-    if results.mixed is not None:
-        sections.append(mixed_section(expressions, results.mixed))
     if has_means(results.intraclass):
         sections.append(intraclass_section(expressions, results.intraclass))
     methods_section = Section(
@@ -181,7 +165,7 @@ def outcome_section(outcome: Outcome) -> Section:
     )
 
 
-def clearness(comparison: ContrastTest[TTest]) -> float:
+def clearness(comparison: ContrastTest) -> float:
     """Returns the size of a difference, divided by the width of its interval."""
     difference = comparison.test.difference
     width = difference.high - difference.low
@@ -210,17 +194,6 @@ def means_section(outcome: Outcome) -> Section:
     )
 
 
-def mixed_section(expressions: MeasureKind, comparisons: Sequence[Comparison[TTest]]) -> Section:
-    """Returns the section with the differences of expressions by the mixed model."""
-    return Section(
-        title=f"{expressions.title}: mixed model",
-        text=MIXED_NOTE,
-        lines=missing_lines(MIXED, comparisons),
-        intervals=differences_chart(comparisons, expressions.form),
-        more=[Section("Table", rows=tests_table(comparisons, expressions.form))],
-    )
-
-
 def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Section:
     """Returns the section with the ICC(1) of expressions."""
     return Section(
@@ -228,16 +201,6 @@ def intraclass_section(expressions: MeasureKind, intraclass: Estimates) -> Secti
         text=ICC,
         intervals=estimates_chart(intraclass, ".2f", "ICC(1)"),
         more=[Section("Table", rows=estimates_table(intraclass, ".2f"))],
-    )
-
-
-def synchrony_section(synchrony: Estimates) -> Section:
-    """Returns the section with the synchrony of expressions."""
-    return Section(
-        title="Synchrony",
-        text=SYNCHRONY,
-        intervals=estimates_chart(synchrony, ".2f", "correlation"),
-        more=[Section("Table", rows=estimates_table(synchrony, ".2f"))],
     )
 
 
@@ -281,13 +244,13 @@ def row_name(comparison: Contrast, pair: str | None) -> str:
     return printable(comparison.name if pair is None else comparison.measure)
 
 
-def tests_note(comparisons: Sequence[Comparison[TTest]]) -> str:
+def tests_note(comparisons: Sequence[Comparison]) -> str:
     """Returns what dashes in `tests_table` mean; empty if the table has no dash."""
     has_dash = any(isinstance(comparison, ContrastWithoutTest) for comparison in comparisons)
     return DASH if has_dash else ""
 
 
-def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[list[str]]:
+def tests_table(comparisons: Sequence[Comparison], form: str) -> list[list[str]]:
     """Returns a table of the numbers of tests; `form` is the format of the measures."""
     pair = common_pair(comparisons)
     columns: list[str] = []
@@ -307,27 +270,20 @@ def tests_table(comparisons: Sequence[Comparison[TTest]], form: str) -> list[lis
     return rows
 
 
-def tested_cells(comparison: ContrastTest[TTest]) -> dict[str, str]:
+def tested_cells(comparison: ContrastTest) -> dict[str, str]:
     """Returns the numbers of a test, except for the difference, by column."""
     test = comparison.test
-    if isinstance(test, MeansTest):
-        return {
-            "p corrected": p_text(comparison.p_corrected),
-            "g": f"{test.g:.2f}",
-            "t": f"{test.t:.2f}",
-            "df": f"{test.df:.2f}",
-            "p": p_text(test.p),
-            "p by ranks": p_text(test.p_by_ranks),
-        }
     return {
         "p corrected": p_text(comparison.p_corrected),
+        "g": f"{test.g:.2f}",
         "t": f"{test.t:.2f}",
         "df": f"{test.df:.2f}",
         "p": p_text(test.p),
+        "p by ranks": p_text(test.p_by_ranks),
     }
 
 
-def differences_chart(comparisons: Sequence[Comparison[TTest]], form: str) -> IntervalChart | None:
+def differences_chart(comparisons: Sequence[Comparison], form: str) -> IntervalChart | None:
     """Returns a chart of tested differences; `form` is the format of the measures."""
     pair = common_pair(comparisons)
     direction = Direction("lower in the first-named", "higher in the first-named")

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import isfinite
 
+from fer_vit.comparison.episodes import SHARE_IN_SIGHT
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.observations import LATE_START
 from fer_vit.comparison.results import (
     Comparison,
     ContrastTest,
@@ -12,10 +13,9 @@ from fer_vit.comparison.results import (
     Courses,
     Results,
 )
-from fer_vit.comparison.series import MIN_BINS
-from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest, TTest
+from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest
 from fer_vit.comparison.study import Study
-from fer_vit.errors import printable, short
+from fer_vit.errors import printable
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.estimate import difference_text
@@ -23,10 +23,9 @@ from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 
 MAX_NAMES = 10  # most names in a line, such as persons or clips
-INSTALL = "The mixed model is left out, since statsmodels is missing: install fer-vit[stats]."
 
 
-def sentences(kind: MeasureKind, comparisons: Sequence[Comparison[MeansTest]]) -> list[str]:
+def sentences(kind: MeasureKind, comparisons: Sequence[Comparison]) -> list[str]:
     """Returns a sentence for each measure with a clear difference, and for each unclear pair."""
     clear: dict[str, list[str]] = {}  # clauses by measure
     unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
@@ -73,7 +72,7 @@ def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-def clause(kind: MeasureKind, comparison: ContrastTest[MeansTest]) -> str:
+def clause(kind: MeasureKind, comparison: ContrastTest) -> str:
     """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
 
     The signs of size, interval, t and g follow the direction: 3 lower, from 1 to 5. Only p is
@@ -124,7 +123,7 @@ def _persons(test: MeansTest) -> str:
     return f"n = {test.num_second} and {test.num_first}"
 
 
-def missing_lines(title: str, comparisons: Sequence[Comparison[TTest]]) -> list[str]:
+def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
     measures: dict[str, list[str]] = defaultdict(list)  # measures by pair and reason
     for comparison in comparisons:
@@ -157,12 +156,35 @@ def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[st
             f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
             f"or clips: {list_names(study.without_rest, MAX_NAMES)}."
         )
-    lines += _late_lines(study, results)
-    if results.mixed is None:
-        lines.append(INSTALL)
+    lines += _episode_lines(study)
     lines += _intraclass_lines(results)
     lines += study.notes
     return [printable(line) for line in lines]
+
+
+def _episode_lines(study: Study) -> list[str]:
+    """Returns a line for each way in which conditions or clips cut episodes."""
+    statements = {
+        "Episodes that last beyond the condition in which they begin": "leaving",
+        "Left out, episodes that begin in frames that are not compared": "begun_elsewhere",
+        "Left out, episodes within which a clip or the sight of a face begins": "without_beginning",
+        "Left out of durations, episodes that begin too late in a clip or sight": "too_late",
+    }
+    lines = []
+    for statement, name in statements.items():
+        numbers = {}
+        for condition, counts in study.episodes.items():
+            numbers[condition] = getattr(counts, name)
+        if any(numbers.values()):
+            shares = [f"{number:,} of {condition}" for condition, number in numbers.items()]
+            lines.append(f"{statement}: {', '.join(shares)}.")
+    lasting = [label for label, room in study.rooms.items() if not isfinite(room)]
+    if lasting:
+        lines.append(
+            f"No durations of {list_names(lasting, MAX_NAMES)}: over {1 - SHARE_IN_SIGHT:.0%} of "
+            "the episodes outlast the sight of the face."
+        )
+    return lines
 
 
 def _few_persons_lines(study: Study) -> list[str]:
@@ -188,12 +210,6 @@ def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
         "divided by the pooled standard deviation of both conditions, also for pairs (g_av of "
         "Lakens 2013)"
     )
-    if results.mixed is not None:
-        tests += (
-            "; mixed models have random intercepts and slopes of persons (statsmodels, REML), and "
-            "t tests with standard errors robust by person (CR2) and Satterthwaite's degrees of "
-            "freedom (Bell & McCaffrey 2002)"
-        )
     return [
         f"Expressions were classified with fer-vit ({', '.join(settings)})",
         f"Statistics were computed with fer-vit {__version__}",
@@ -210,15 +226,27 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
         names = list_names([title[0].lower() + title[1:] for title in study.heads], MAX_NAMES)
         statements.append(
             f"Further measures ({names}) are outputs of the model or, for the pose, of the "
-            "landmarks, and are averaged and compared in the same way; ICC, mixed models and "
-            "series are of the expressions alone"
+            "landmarks, and are averaged and compared in the same way; ICC and series are of the "
+            "expressions alone"
         )
-    if study.smoothed:
+    if study.episodes:
         smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
         if "version" in facts:
             seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
             smoothing += f" ({RECORDED.describe(seconds)})"
-        statements.append(smoothing)
+        statements += [
+            smoothing,
+            "An episode counts in the condition in which it begins, with its whole duration; rates "
+            "are per minute in which a face is followed",
+        ]
+    timed = {label: room for label, room in study.rooms.items() if isfinite(room)}
+    if timed:
+        rooms = list_names([f"{label} {room:.2f} s" for label, room in timed.items()], MAX_NAMES)
+        statements.append(
+            "Durations are of episodes that begin early enough before a clip or the sight of a "
+            f"face ends, by the time within which {SHARE_IN_SIGHT:.0%} of the episodes of their "
+            f"label end (Kaplan & Meier 1958): {rooms}"
+        )
     if study.rest:
         statements.append(
             "From the probabilities and outputs of a clip, their mean from "
@@ -229,32 +257,12 @@ def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[s
     return statements
 
 
-def _late_lines(study: Study, results: Results) -> list[str]:
-    """Returns a line if rest or series are used and clips begin late, see `find_late`."""
-    times_matter = study.rest is not None or results.courses is not None
-    if not study.late_clips or not times_matter:
-        return []
-    path, start = next(iter(study.late_clips.items()))
-    return [
-        f"Clips whose times begin after {LATE_START:g} s: {len(study.late_clips):,}, for example "
-        f"{short(path)} at {start:g} s. Rest and grid count from 0 s in the table."
-    ]
-
-
 def _course_methods(courses: Courses) -> str:
-    """Returns sentences about series, without a full stop."""
-    text = (
+    """Returns a sentence about series, without a full stop."""
+    return (
         f"Series are means in bins of {courses.bin_seconds:g} s from 0 s of each clip; bins "
         "without a face stay empty"
     )
-    if courses.synchrony:
-        text += (
-            ". Synchrony is the inter-subject correlation: the mean over pairs of persons of the "
-            f"correlation of their series, over at least {MIN_BINS} common bins, by Fisher's z; "
-            "its interval is by the jackknife over persons, since the pairs of a person depend on "
-            "each other (Snijders and Borgatti 1999)"
-        )
-    return text
 
 
 def design_lines(study: Study) -> list[str]:

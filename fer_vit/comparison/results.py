@@ -5,26 +5,20 @@ O photos or clips of P persons, T bins, C expressions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
 from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.mixed_model import mixed_model
 from fer_vit.comparison.series import (
     bin_values,
-    leave_one_out,
-    pair_correlations,
-    synchrony,
 )
 from fer_vit.comparison.statistics import (
     MeansTest,
     NoTest,
     PersonEstimate,
     PersonMean,
-    TTest,
     compare_pair,
     intraclass_correlation,
     person_mean,
@@ -58,15 +52,11 @@ class Contrast:
         return f"{self.second} - {self.first}"
 
 
-# The type of a test. It is covariant: a contrast with a `MeansTest` is a contrast with a `TTest`.
-AnyTest = TypeVar("AnyTest", bound=TTest, covariant=True)
-
-
 @dataclass(frozen=True)
-class ContrastTest(Contrast, Generic[AnyTest]):
+class ContrastTest(Contrast):
     """A contrast with its test."""
 
-    test: AnyTest
+    test: MeansTest
     p_corrected: float  # p, corrected for the number of tests in a table: Holm 1979
 
     @property
@@ -83,7 +73,7 @@ class ContrastWithoutTest(Contrast):
 
 
 # A contrast with its test, or with the reason why there is none.
-Comparison: TypeAlias = ContrastTest[AnyTest] | ContrastWithoutTest
+Comparison: TypeAlias = ContrastTest | ContrastWithoutTest
 
 
 @dataclass(frozen=True)
@@ -92,10 +82,10 @@ class Outcome:
 
     kind: MeasureKind
     means: Means
-    comparisons: list[Comparison[MeansTest]]
+    comparisons: list[Comparison]
 
     @property
-    def tested(self) -> list[ContrastTest[MeansTest]]:
+    def tested(self) -> list[ContrastTest]:
         """The comparisons that have a test."""
         tested = []
         for comparison in self.comparisons:
@@ -115,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Courses:
-    """Series of probabilities in bins of time, and their synchrony.
+    """Series of probabilities in bins of time.
 
     Attributes:
         bin_seconds: The length of a bin.
@@ -124,17 +114,12 @@ class Courses:
             values.
         averaged_persons: The number of persons with several clips, by condition. The series of
             their clips are averaged.
-        correlations: The correlation of each person with the mean of all other persons (P, C), by
-            condition; empty if not requested.
-        synchrony: The synchrony by expression, then by condition; empty if not requested.
     """
 
     bin_seconds: float
     of_clips: Array
     of_persons: dict[str, Array]
     averaged_persons: dict[str, int]
-    correlations: dict[str, Array]
-    synchrony: Estimates
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,30 +128,24 @@ class Results:
 
     outcomes: list[Outcome]
     intraclass: Estimates  # ICC(1) by expression, then by condition
-    mixed: list[Comparison[TTest]] | None  # None: statsmodels is not installed
     courses: Courses | None  # None: not requested
 
 
-def compute_results(study: Study, grid: float | None = None, sync: bool = False) -> Results:
+def compute_results(study: Study, grid: float | None = None) -> Results:
     """Returns all results of a study.
 
     Args:
         study: The study.
         grid: The length of the bins of series, in seconds; None: no series.
-        sync: Whether to compute the synchrony of series.
     """
     expressions = study.kinds[0]
     outcomes = [compare_kind(study, kind) for kind in study.kinds]
     courses = None
     if grid is not None:
-        courses = compute_courses(study, grid, sync)
-    mixed = None
-    if find_spec("statsmodels"):
-        mixed = mixed_tests(study, expressions)
+        courses = compute_courses(study, grid)
     return Results(
         outcomes=outcomes,
         intraclass=repeated_measures(study, expressions.values),
-        mixed=mixed,
         courses=courses,
     )
 
@@ -189,7 +168,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     contrasts = []
     tests: list[MeansTest | NoTest] = []
     for measure, values in kind.values.items():
-        person_means = study.person_means(values)
+        person_means = study.person_means(values, kind.period)
         means[measure] = {}
         for condition, of_persons in person_means.items():
             means[measure][condition] = person_mean(of_persons, kind.low, kind.high)
@@ -201,19 +180,7 @@ def compare_kind(study: Study, kind: MeasureKind) -> Outcome:
     return Outcome(kind, means, correct(contrasts, tests))
 
 
-def mixed_tests(study: Study, kind: MeasureKind) -> list[Comparison[TTest]]:
-    """Returns tests by the mixed model: each condition minus the first condition."""
-    baseline, *compared = study.conditions
-    contrasts = []
-    tests: list[TTest | NoTest] = []
-    for measure, values in kind.values.items():
-        contrasts += [Contrast(measure, baseline, condition) for condition in compared]
-        for test in mixed_model(values, study.person, study.condition):
-            tests.append(limit_interval(test, kind))
-    return correct(contrasts, tests)
-
-
-def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTest:
+def limit_interval(test: MeansTest | NoTest, kind: MeasureKind) -> MeansTest | NoTest:
     """Returns a test with its interval clipped to the differences that the measure can have."""
     if isinstance(test, NoTest):
         return test
@@ -223,12 +190,10 @@ def limit_interval(test: AnyTest | NoTest, kind: MeasureKind) -> AnyTest | NoTes
     return replace(test, difference=replace(test.difference, low=low, high=high))
 
 
-def correct(
-    contrasts: Sequence[Contrast], tests: Sequence[AnyTest | NoTest]
-) -> list[Comparison[AnyTest]]:
+def correct(contrasts: Sequence[Contrast], tests: Sequence[MeansTest | NoTest]) -> list[Comparison]:
     """Returns contrasts with tests; p is corrected for the number of tests (Holm)."""
     corrected = iter(holm([test.p for test in tests if not isinstance(test, NoTest)]))
-    comparisons: list[Comparison[AnyTest]] = []
+    comparisons: list[Comparison] = []
     for contrast, test in zip(contrasts, tests, strict=True):
         measure = contrast.measure
         first = contrast.first
@@ -240,8 +205,8 @@ def correct(
     return comparisons
 
 
-def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
-    """Returns the series in bins of `grid` seconds; with `sync`, the synchrony as well.
+def compute_courses(study: Study, grid: float) -> Courses:
+    """Returns the series in bins of `grid` seconds.
 
     Raises FerVitError when the grid does not fit the clips, see `count_bins`.
     """
@@ -257,22 +222,9 @@ def compute_courses(study: Study, grid: float, sync: bool) -> Courses:
         )  # (P, T, C)
         averaged_persons[condition] = int((np.bincount(person) > 1).sum())
 
-    correlations: dict[str, Array] = {}
-    synchronies: Estimates = {}
-    if sync:
-        for condition, series in of_persons.items():
-            columns = [leave_one_out(series[:, :, index]) for index in range(len(study.labels))]
-            correlations[condition] = np.column_stack(columns)  # (P, C)
-        for index, label in enumerate(study.labels):
-            synchronies[label] = {}
-            for condition, series in of_persons.items():
-                pairs = pair_correlations(series[:, :, index])  # (P, P)
-                synchronies[label][condition] = synchrony(pairs)
     return Courses(
         bin_seconds=grid,
         of_clips=of_clips,
         of_persons=of_persons,
         averaged_persons=averaged_persons,
-        correlations=correlations,
-        synchrony=synchronies,
     )

@@ -1,8 +1,10 @@
 """The content of results.json of a comparison; keys of estimates are in their `numbers`."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
+from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.results import (
     Comparison,
     ContrastTest,
@@ -10,7 +12,6 @@ from fer_vit.comparison.results import (
     Outcome,
     Results,
 )
-from fer_vit.comparison.statistics import MeansTest, TTest
 from fer_vit.comparison.study import ConditionCounts, Study
 from fer_vit.report.estimate import plain_estimates
 
@@ -38,16 +39,18 @@ def results_json(
         condition: counts_json(counts) for condition, counts in study.counts().items()
     }
     content["designs"] = designs_json(study)
+    if study.episodes:
+        content["episodes"] = {
+            condition: episodes_json(counts) for condition, counts in study.episodes.items()
+        }
+        content["seconds in sight for a duration"] = {
+            label: room if isfinite(room) else None for label, room in study.rooms.items()
+        }
     for outcome in results.outcomes:
         content[outcome.kind.title] = outcome_json(outcome)
     content["ICC(1)"] = results.intraclass
-    if results.mixed is not None:
-        content["mixed model"] = differences_json(results.mixed)
-        content["mixed model, missing"] = missing_json(results.mixed)
     if study.rest:
         content["without rest"] = [*study.without_rest]
-    if results.courses and results.courses.synchrony:
-        content["synchrony"] = results.courses.synchrony
     return plain_estimates(content)
 
 
@@ -58,6 +61,17 @@ def counts_json(counts: ConditionCounts) -> dict[str, int]:
         "photos or clips": counts.observations,
         "faces": counts.faces,
         "without a face": counts.without_face,
+    }
+
+
+def episodes_json(counts: EpisodeCounts) -> dict[str, int]:
+    """Returns the numbers of episodes in a condition, and of those that measures leave out."""
+    return {
+        "counted": counts.counted,
+        "lasting beyond the condition": counts.leaving,
+        "too late for a duration": counts.too_late,
+        "beginning not seen": counts.without_beginning,
+        "beginning not compared": counts.begun_elsewhere,
     }
 
 
@@ -83,7 +97,7 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]:
+def differences_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Returns the tests by name of the contrast; None where a test is missing."""
     differences: dict[str, dict[str, Any] | None] = {}
     for comparison in comparisons:
@@ -94,7 +108,7 @@ def differences_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, Any]
     return differences
 
 
-def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
+def missing_json(comparisons: Sequence[Comparison]) -> dict[str, str]:
     """Returns the reasons of missing tests, by name of the contrast."""
     reasons = {}
     for comparison in comparisons:
@@ -103,18 +117,16 @@ def missing_json(comparisons: Sequence[Comparison[TTest]]) -> dict[str, str]:
     return reasons
 
 
-def numbers_json(comparison: ContrastTest[TTest]) -> dict[str, Any]:
+def numbers_json(comparison: ContrastTest) -> dict[str, Any]:
     """Returns the numbers of a test."""
     test = comparison.test
-    numbers: dict[str, Any] = {
+    return {
         "difference": test.difference,
         "t": test.t,
         "df": test.df,
         "p": test.p,
+        "p by ranks": test.p_by_ranks,
+        "g": test.g,
+        "persons": [test.num_first, test.num_second],
+        "p corrected": comparison.p_corrected,
     }
-    if isinstance(test, MeansTest):
-        numbers["p by ranks"] = test.p_by_ranks
-        numbers["g"] = test.g
-        numbers["persons"] = [test.num_first, test.num_second]
-    numbers["p corrected"] = comparison.p_corrected
-    return numbers

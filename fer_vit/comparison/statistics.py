@@ -60,28 +60,15 @@ class Difference(PersonEstimate):
 
 
 @dataclass(frozen=True)
-class TTest:
-    """A two-sided t test of the difference of a measure between two conditions.
+class MeansTest:
+    """A two-sided t test of the means of persons, with a rank test and the size of the effect.
 
     Attributes:
         difference: The second condition minus the first.
         t: The difference divided by its standard error.
         df: The degrees of freedom of t: the number of pairs - 1; for different persons by Welch
-            (1947); in a mixed model by Bell & McCaffrey (2002).
+            (1947).
         p: The p-value of no difference, not corrected for the number of tests.
-    """
-
-    difference: Difference
-    t: float
-    df: float
-    p: float
-
-
-@dataclass(frozen=True)
-class MeansTest(TTest):
-    """A t test of the means of persons, with a rank test and the size of the effect.
-
-    Attributes:
         paired: Whether the same persons are in both conditions.
         num_first: The number of persons in the first condition.
         num_second: The number of persons in the second condition; if paired, as `num_first`.
@@ -91,6 +78,10 @@ class MeansTest(TTest):
             for few persons by Hedges (1981); for pairs, this is g_av by Lakens (2013).
     """
 
+    difference: Difference
+    t: float
+    df: float
+    p: float
     paired: bool
     num_first: int
     num_second: int

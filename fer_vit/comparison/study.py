@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.comparison.averages import average
+from fer_vit.comparison.averages import average, average_directions
+from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.series import Rest
 from fer_vit.geometry import Array, IntArray, Mask
@@ -53,8 +54,9 @@ class Study:
         without_rest: The photos and clips without a face in this interval.
         unassigned_faces: The number of faces without a condition or person.
         without_face: The number of photos and frames without a face, by condition.
-        late_clips: The first time of each clip that begins late, see `find_late`.
-        smoothed: Whether labels of clips come from smoothed probabilities.
+        episodes: The numbers of episodes, by condition; empty without smoothed labels of clips.
+        rooms: The time in sight, in seconds, that an episode needs for a duration, by label of
+            counted episodes; see `find_least_room`.
         notes: Assumptions and omissions of reading.
     """
 
@@ -76,8 +78,8 @@ class Study:
     without_rest: tuple[str, ...] = ()
     unassigned_faces: int = 0
     without_face: dict[str, int] = field(default_factory=dict)
-    late_clips: dict[str, float] = field(default_factory=dict)
-    smoothed: bool = False
+    episodes: dict[str, EpisodeCounts] = field(default_factory=dict)
+    rooms: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -91,12 +93,19 @@ class Study:
         """The titles of the measures that are outputs of further heads."""
         return [kind.title for kind in self.kinds if kind.of_head]
 
-    def person_means(self, values: Array) -> dict[str, Array]:
-        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing."""
-        means = {}
-        for name, rows in self.conditions.items():
-            means[name] = average(values[rows], self.person[rows], len(self.person_names))
-        return means
+    def person_means(self, values: Array, period: float | None = None) -> dict[str, Array]:
+        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing.
+
+        Values with a period are averaged as directions.
+        """
+        persons = len(self.person_names)
+        group = self.condition * persons + self.person  # (O,)
+        groups = len(self.conditions) * persons
+        if period is None:
+            means = average(values, group, groups)
+        else:
+            means = average_directions(values, group, groups, period)
+        return dict(zip(self.conditions, means.reshape(-1, persons), strict=True))
 
     def counts(self) -> dict[str, ConditionCounts]:
         """Returns the numbers of persons, observations and faces by condition."""

@@ -1,4 +1,4 @@
-"""The tables beside the page of a comparison: measures.csv, grid.csv, grid_means.csv, sync.csv.
+"""The tables beside the page of a comparison: measures.csv, grid.csv and grid_means.csv.
 
 A cell without a value is empty. O photos or clips, T bins.
 """
@@ -16,8 +16,7 @@ from fer_vit.geometry import Array
 MEASURES = "measures.csv"
 GRID = "grid.csv"
 GRID_MEANS = "grid_means.csv"
-SYNC = "sync.csv"
-COMPARISON_TABLES = (MEASURES, GRID, GRID_MEANS, SYNC)
+COMPARISON_TABLES = (MEASURES, GRID, GRID_MEANS)
 
 # The first columns of tables of photos or clips.
 OBSERVATION_COLUMNS: dict[str, type] = {"path": str, "condition": str, "person": str}
@@ -29,8 +28,6 @@ def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTa
     if courses is not None:
         tables[GRID] = grid_table(study, courses)
         tables[GRID_MEANS] = grid_means_table(study, courses)
-        if courses.correlations:
-            tables[SYNC] = sync_table(study, courses)
     return tables
 
 
@@ -115,30 +112,6 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
                         "low": finite_or_none(course.low[bin_index]),
                         "high": finite_or_none(course.high[bin_index]),
                         "persons": int(course.num_persons[bin_index]),
-                    }
-                )
-    return PageTable(columns, rows)
-
-
-def sync_table(study: Study, courses: Courses) -> PageTable:
-    """Returns the table of each person's correlation with the mean of all other persons."""
-    columns: dict[str, type] = {
-        "condition": str,
-        "expression": str,
-        "person": str,
-        "correlation": float,
-    }
-    rows = []
-    for condition, correlations in courses.correlations.items():  # (P, C)
-        present = np.unique(study.person[study.conditions[condition]])
-        for label_index, label in enumerate(study.labels):
-            for person in present:
-                rows.append(
-                    {
-                        "condition": condition,
-                        "expression": label,
-                        "person": study.person_names[person],
-                        "correlation": finite_or_none(correlations[person, label_index]),
                     }
                 )
     return PageTable(columns, rows)

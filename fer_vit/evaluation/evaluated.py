@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fer_vit.angles import join_directions
 from fer_vit.conformal import in_set
 from fer_vit.data.dataset import FaceDataset, face_batches
 from fer_vit.data.manifest import Manifest, have_ties
@@ -16,7 +17,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
-from fer_vit.heads import HEADS, join_directions, nearest_to, outputs_of, target_column
+from fer_vit.heads import HEADS, nearest_to, outputs_of, target_column
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 

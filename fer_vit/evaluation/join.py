@@ -28,7 +28,7 @@ from fer_vit.tables.images import AngleUnit, Truth, read_images, read_truth_tabl
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import is_table
-from fer_vit.wording import counted, list_names
+from fer_vit.wording import counted
 
 # Faces before or after their prediction.
 AnyFaces = TypeVar("AnyFaces", bound=EvaluatedFaces | UnpredictedFaces)
@@ -195,25 +195,6 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
         if missing.any():
             count = f"{missing.sum():,} of {len(missing):,}"
             notes.append(f"`{column}` is missing for {count} faces.")
-    return notes
-
-
-def describe_faceless(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
-    """Returns lines about names in columns that occur only in rows without a face."""
-    notes = []
-    for column in dict.fromkeys(columns):
-        if column in (PATH, "status"):  # the status of a row already reports a missing face
-            continue
-        cells = faces.columns[column]
-        named = ~is_missing(cells)
-        names = set(map(str, cells[named].tolist()))
-        measured = set(map(str, cells[named & faces.predicted].tolist()))
-        faceless = sorted(names - measured)
-        if faceless:
-            notes.append(
-                f"`{column}` has {counted(len(faceless), 'name')} without any face: "
-                f"{list_names(faceless, limit=10)}."
-            )
     return notes
 
 

@@ -56,11 +56,12 @@ def annotate_video(
     Frames keep their times; a video with a negative first time is shifted to 0. Sound is copied
     if MP4 can contain it. Raises FerVitError when the copy cannot be written; no file is left.
     """
-    frames = read_frames(source, options.every, options.fps, options.start, options.end)
+    start, last = options.span
+    frames = read_frames(source, options.every, options.fps, start, last)
     try:
         first = next(frames)
         begin = first.seconds - PRIMING
-        end = first.seconds + options.end - max(options.start, 0)
+        end = first.seconds + last - start
         # By default the start is rounded to milliseconds.
         mp4_options = {
             "movie_timescale": str(TICK.denominator),

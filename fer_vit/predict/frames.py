@@ -98,6 +98,7 @@ def read_frames(
     begin: float | None = None  # the time of the first frame
     first_index: int | None = None  # index of the first frame at `start` or later
     first_seconds = 0.0
+    last_frame = ""  # words about the end of the video, where it is known
     # One frame is yielded from each slot: a slot is `every` frames, or 1 / `fps` seconds.
     last_slot: int | None = None
 
@@ -113,6 +114,7 @@ def read_frames(
             if seconds - begin >= end:
                 break
             if seconds - begin < start:
+                last_frame = f" (the last frame is at {seconds - begin:.2f} s)"
                 continue
 
             if first_index is None:
@@ -128,7 +130,7 @@ def read_frames(
     if begin is None:
         raise ImageError(NO_FRAME)
     if first_index is None:
-        raise ImageError(NO_FRAME_CHOSEN)
+        raise ImageError(f"{NO_FRAME_CHOSEN}{last_frame}")
 
 
 def start_of(path: Path) -> float:

@@ -8,18 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fer_vit.angles import mean_direction
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import atomic_write
-from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods, mean_direction
+from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
 from fer_vit.report.table import write_fields
 from fer_vit.texts import as_text
 
 MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
 MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame
-
-# A shorter mean of unit vectors is a rounding error, and has no direction.
-MIN_DIRECTION = 1e-9
 
 
 @dataclass
@@ -82,9 +80,10 @@ class AngleMean:
     @property
     def value(self) -> float | None:
         """The mean, from minus to plus half of the period; None if opposite angles cancel."""
-        if math.hypot(self.sine, self.cosine) <= MIN_DIRECTION * self.duration:
-            return None
-        return float(mean_direction(np.asarray(self.sine), np.asarray(self.cosine), self.period))
+        sine = np.asarray(self.sine / self.duration)
+        cosine = np.asarray(self.cosine / self.duration)
+        mean = float(mean_direction(sine, cosine, self.period))
+        return None if math.isnan(mean) else mean
 
 
 @dataclass

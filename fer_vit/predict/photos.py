@@ -45,6 +45,7 @@ from fer_vit.predict.inputs import (
 )
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.processes import work_in_processes
+from fer_vit.times import Time, read_seconds
 from fer_vit.wording import fill_docstring
 
 # Fields of `PhotoOptions` that photos do not use.
@@ -64,8 +65,8 @@ class PhotoOptions:
             by one process.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
-        start: Begin this many seconds after the first frame of a video.
-        end: End this many seconds after the first frame of a video.
+        start: Begin this long after the first frame of a video: seconds, or [h:]m:s.
+        end: End this long after the first frame of a video: seconds, or [h:]m:s.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
         smooth: Time constant of the smoothed probabilities in seconds: {SMOOTHING} this value; 0:
             no average.
@@ -82,8 +83,8 @@ class PhotoOptions:
     workers: int | None = None
     every: int = 1
     fps: float | None = None
-    start: float = 0.0
-    end: float = math.inf
+    start: Time = 0.0
+    end: Time = math.inf
     detect_every: int = 5
     smooth: float = 0.25
     min_score: float | None = None
@@ -99,8 +100,11 @@ class PhotoOptions:
         for name in ("batch_size", "every", "detect_every"):
             check_whole(name, getattr(self, name), 1)
         check_number("smooth", self.smooth, 0)
-        check_number("start", self.start, 0)
-        check_number("end", self.end, self.start)
+        start = read_seconds("start", self.start)
+        end = read_seconds("end", self.end)
+        check_number("end", end, start)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "end", end)
         check_number("min_score", self.min_score or 0, 0, 1)
         if self.fps is not None:
             check_positive("fps", self.fps)
@@ -114,6 +118,11 @@ class PhotoOptions:
                 f"Expected either `--fps` or `--every`, but got {self.fps:g} and {self.every}. "
                 "Leave one of them out."
             )
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The start and the end in seconds after the first frame of a video."""
+        return float(self.start), float(self.end)
 
     def unused_notes(self, sources: Sequence[Source]) -> list[str]:
         """Returns a note on changed options of videos if there is no video, else no note."""

@@ -56,6 +56,7 @@ from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
 from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.times import Time
 from fer_vit.version import __version__
 from fer_vit.wording import fill_docstring
 
@@ -248,8 +249,8 @@ class Recognizer(nn.Module):
         min_score: float | None = None,
         every: int = 1,
         fps: float | None = None,
-        start: float = 0.0,
-        end: float = math.inf,
+        start: Time = 0.0,
+        end: Time = math.inf,
         detect_every: int = 5,
         smooth: float = 0.25,
     ) -> FaceResults:
@@ -271,8 +272,8 @@ class Recognizer(nn.Module):
                 `PhotoOptions`.
             every: Use every n-th frame of a video.
             fps: Use at most this many frames per second of a video.
-            start: Begin this many seconds after the first frame of a video.
-            end: End this many seconds after the first frame of a video.
+            start: Begin this long after the first frame of a video: seconds, or "[h:]m:s".
+            end: End this long after the first frame of a video: seconds, or "[h:]m:s".
             detect_every: Search the full frame for faces every n-th frame of a video, and track
                 them in between.
             smooth: Time constant of the smoothed probabilities in seconds; 0: no average.
@@ -432,8 +433,8 @@ class Recognizer(nn.Module):
         min_score: float | None = None,
         every: int = 1,
         fps: float | None = None,
-        start: float = 0.0,
-        end: float = math.inf,
+        start: Time = 0.0,
+        end: Time = math.inf,
         detect_every: int = 5,
         smooth: float = 0.25,
     ) -> Iterator[Photo]:

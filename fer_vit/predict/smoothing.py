@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
+from fer_vit.angles import mean_direction
 from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import column_periods
@@ -192,13 +193,15 @@ def _frame_length(
 def _average_outputs(outputs: Array, weights: Array, columns: tuple[str, ...]) -> Array:
     """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions.
 
-    `columns` are the names of the K outputs.
+    `columns` are the names of the K outputs. Weights (W,) sum to 1. The mean of opposite angles is
+    NaN.
     """
     means = np.asarray(weights @ outputs)
     periods = column_periods(columns)
     for index, column in enumerate(columns):
         if column in periods:
             radians = outputs[:, index] * (2 * np.pi / periods[column])
-            mean = np.arctan2(weights @ np.sin(radians), weights @ np.cos(radians))
-            means[index] = mean * (periods[column] / (2 * np.pi))
+            sine = weights @ np.sin(radians)
+            cosine = weights @ np.cos(radians)
+            means[index] = mean_direction(sine, cosine, periods[column])
     return means

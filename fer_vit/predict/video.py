@@ -46,9 +46,7 @@ class VideoReader:
         """Yields the frames of a video; if it is damaged, the last status is the reason."""
         options = self.options
         info = PhotoInfo(self.name(index), index=index)
-        frames = read_frames(
-            Path(info.path), options.every, options.fps, options.start, options.end
-        )
+        frames = read_frames(Path(info.path), options.every, options.fps, *options.span)
         try:
             ahead = decode_ahead(frames)
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, classification
 from torchmetrics.utilities import dim_zero_cat
 
+from fer_vit.angles import join_directions, values_near
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, join_directions, values_near
+from fer_vit.heads import HEADS
 from fer_vit.measures import measure
 from fer_vit.train.outputs import SharedOutputs
 

@@ -9,13 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from benchmarks import ablation, comparing, finetune, machine, shipped_model
+from benchmarks import ablation, finetune, machine, shipped_model
 from tests.helpers.commands import parse, parse_fit
 from tests.helpers.marks import slow
 
 ARGUMENTS = {
     "ablation": "faces.parquet runs --rows regions --jobs 2 --rounds 1",
-    "comparing": "--studies 10 --persons [6,8]",
     "coverage": "--studies 10",
     "exporting": "faces.parquet --rounds 1",
     "finder": "--data data --plot_file finder.svg --count 9",
@@ -75,10 +74,3 @@ def test_a_fine_tuning_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             tmp_path / "run", Mock(), [f"--config={ablation.ROOT / 'configs/finetune.yaml'}"]
         )
     parse(*call.call_args.args[0][2:])
-
-
-def test_a_study_of_the_simulation_of_compare() -> None:
-    """The first study is checked with the mixed model."""
-    p = [*comparing.equal_p(6, 2), *comparing.unequal_p(6, 2)]
-    assert len(p) == 4
-    assert all(0 < value < 1 for value in p)

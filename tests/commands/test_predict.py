@@ -431,6 +431,7 @@ def test_predict_refuses_wrong_arguments(
         ("b.mp4", ["--fps", 0], "fps"),
         ("b.mp4", ["--fps", ".nan"], "fps"),
         ("b.mp4", ["--start", ".nan"], "start"),
+        ("b.mp4", ["--end", "1m"], "`--end` in seconds, such as 90 or 1.5, or [h:]m:s"),
         ("b.mp4", ["--summary", tmp_path / "people.txt"], "people.txt"),
         ("b.mp4", ["--summary", tmp_path / "t.csv"], "t.csv"),
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "marked.avi"),

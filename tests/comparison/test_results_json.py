@@ -2,8 +2,8 @@
 
 from fer_vit.comparison.kinds import share_kind
 from fer_vit.comparison.results import ContrastTest, ContrastWithoutTest, Outcome
-from fer_vit.comparison.results_json import differences_json, numbers_json, outcome_json
-from fer_vit.comparison.statistics import Difference, MeansTest, PersonMean, TTest
+from fer_vit.comparison.results_json import numbers_json, outcome_json
+from fer_vit.comparison.statistics import Difference, MeansTest, PersonMean
 from fer_vit.report.estimate import plain_estimates
 
 DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, num_persons=8)
@@ -33,17 +33,6 @@ def test_numbers_json_of_a_test_of_means() -> None:
         "persons": [8, 9],
         "p corrected": 0.004,
     }
-
-
-def test_differences_json_of_a_mixed_model() -> None:
-    test = TTest(DIFFERENCE, t=4.0, df=7.0, p=0.01)
-    comparisons = [
-        ContrastTest("happy", "rest", "film", test, p_corrected=0.02),
-        ContrastWithoutTest("calm", "rest", "film", "no variance"),
-    ]
-    numbers = {"difference": DIFFERENCE_KEYS, "t": 4.0, "df": 7.0, "p": 0.01, "p corrected": 0.02}
-    expected = {"happy: film - rest": numbers, "calm: film - rest": None}
-    assert plain_estimates(differences_json(comparisons)) == expected
 
 
 def test_outcome_json_has_the_reason_of_a_missing_test() -> None:

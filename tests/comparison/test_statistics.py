@@ -5,14 +5,11 @@ import pandas as pd
 import pingouin as pg
 import pytest
 from scipy import stats
-from scipy.linalg import block_diag, fractional_matrix_power
-from statsmodels.formula.api import mixedlm
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.comparison.mixed_model import CellMeans, Variances, mixed_model, robust_tests
-from fer_vit.comparison.results import AnyTest
 from fer_vit.comparison.statistics import (
     ALL_EQUAL,
+    MeansTest,
     NoTest,
     PersonMean,
     compare_pair,
@@ -20,7 +17,6 @@ from fer_vit.comparison.statistics import (
     person_mean,
     without_interval,
 )
-from fer_vit.geometry import Array, IntArray
 from fer_vit.report.estimate import Estimate
 
 NAN = np.nan
@@ -41,7 +37,7 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
 
 
-def known(test: AnyTest | NoTest) -> AnyTest:
+def known(test: MeansTest | NoTest) -> MeansTest:
     assert not isinstance(test, NoTest), test.reason
     return test
 
@@ -96,30 +92,6 @@ def test_ranks_of_shares_have_ties_despite_rounding(paired: bool) -> None:
     else:
         expected = stats.mannwhitneyu(tenths + changes, tenths).pvalue
     assert test.p_by_ranks == pytest.approx(expected)
-
-
-def test_a_missing_mixed_model_has_its_reason(rng: np.random.Generator) -> None:
-    person = np.tile(np.arange(9), 2)
-    condition = np.repeat([0, 1], 9)
-    values = rng.uniform(size=18)
-    five = person < 5
-    cases = {
-        "a condition (5 and 5)": (values[five], person[five], condition[five]),
-        "no variance": (np.zeros(18), person, condition),
-        "one value only": (values, np.arange(18), condition),
-        ALL_EQUAL: (0.1 * person + 0.2 * condition, person, condition),
-    }
-    for reason, arrays in cases.items():
-        (test,) = mixed_model(*arrays)
-        assert isinstance(test, NoTest)
-        assert reason in test.reason
-    # The third condition has one person: only its comparison is missing.
-    more = (np.append(values, 0.5), np.append(person, 0), np.append(condition, 2))
-    first, second = mixed_model(*more)
-    assert known(first).df > 1
-    assert isinstance(second, NoTest)
-    assert "6 persons" in second.reason
-    assert "9 and 1" in second.reason
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -187,105 +159,6 @@ def test_intraclass_correlation_of_unequal_numbers(rng: np.random.Generator) -> 
     assert correlations.mean() == pytest.approx(1 / (1 + 1.5**2), abs=0.03)
 
 
-@pytest.mark.parametrize("photos", [1, 3])
-def test_mixed_model_equals_statsmodels_with_t_of_persons(
-    photos: int, rng: np.random.Generator
-) -> None:
-    """With equal numbers of photos its error has persons - 1 degrees of freedom."""
-    person = np.repeat(np.arange(15), 2 * photos)
-    condition = np.tile(np.repeat([0, 1], photos), 15)
-    values = rng.normal(size=15)[person] + 0.7 * rng.normal(size=(15, 2))[person, condition]
-    values += 0.4 * condition + rng.normal(0, 0.5, len(person))
-    effect = known(mixed_model(values, person, condition)[0])
-    table = pd.DataFrame({"person": person, "condition": condition, "value": values})
-    slopes = "condition" if photos > 1 else None
-    model = mixedlm("value ~ condition", table, groups="person", re_formula=slopes)
-    expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
-    mean = expected.params["condition"]
-    error = expected.bse["condition"]
-    assert effect.difference.mean == pytest.approx(mean, abs=1e-6)
-    assert effect.df == pytest.approx(14)
-    limits = stats.t.interval(0.95, 14, mean, error)
-    assert bounds(effect.difference) == pytest.approx(limits, abs=1e-6)
-    assert effect.p == pytest.approx(2 * stats.t.sf(abs(mean / error), 14), abs=1e-6)
-
-
-def test_the_mixed_model_of_equal_numbers_is_the_paired_t_test(rng: np.random.Generator) -> None:
-    """Also where persons respond equally, and the variance of the slopes has its bound at 0."""
-    for response in (0, 0, 0, 1):
-        means = rng.normal(size=(7, 1)) + response * rng.normal(size=(7, 3))
-        values = means[:, :, None] + rng.normal(size=(7, 3, 2))  # (persons, conditions, photos)
-        person, condition, _ = np.indices(values.shape).reshape(3, -1)
-        tests = mixed_model(values.ravel(), person, condition)
-        for index, test in enumerate(tests, 1):
-            expected = stats.ttest_rel(values.mean(2)[:, index], values.mean(2)[:, 0])
-            assert known(test).t == pytest.approx(expected.statistic)
-            assert known(test).df == pytest.approx(6)
-            assert known(test).p == pytest.approx(expected.pvalue)
-
-
-def unequal_study(rng: np.random.Generator) -> tuple[Array, IntArray, IntArray]:
-    """Nine persons with none to three photos in each of three conditions."""
-    counts = rng.integers(0, 4, (9, 3))
-    counts[:7] += 1
-    person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
-    values = rng.normal(size=9)[person] + rng.normal(size=len(person)) + 0.3 * condition
-    return values, person, condition
-
-
-def test_estimates_of_unequal_numbers_equal_statsmodels(rng: np.random.Generator) -> None:
-    counts = rng.integers(1, 6, (40, 2))
-    person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
-    values = rng.normal(size=(40, 2))[person, condition] + rng.normal(size=len(person))
-    table = pd.DataFrame({"person": person, "condition": condition, "value": values})
-    model = mixedlm("value ~ condition", table, groups="person", re_formula="condition")
-    expected = model.fit(reml=True, method="bfgs", gtol=1e-9)
-    difference = known(mixed_model(values, person, condition)[0]).difference
-    assert difference.mean == pytest.approx(expected.params["condition"], abs=1e-5)
-
-
-def test_robust_errors_equal_the_formula_with_whole_matrices(rng: np.random.Generator) -> None:
-    """CR2 and its degrees of freedom of the single photos, by matrices (O, O),
-    symmetric roots and traces.
-    """
-    values, person, condition = unequal_study(rng)
-    effects = np.eye(3)[condition]
-    effects[:, 0] = 1
-    root = rng.normal(size=(3, 3))
-    covariance = root @ root.T
-    scale = 0.7
-    keys = np.column_stack([person, condition])
-    cells, index, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    first = np.unique(index, return_index=True)[1]
-    mean = np.bincount(index, values) / count
-    tests = robust_tests(
-        CellMeans(cells[:, 0], cells[:, 1], mean, count.astype(float), effects[first]),
-        Variances(covariance, scale),
-    )
-
-    groups = [np.flatnonzero(person == name) for name in range(9)]
-    blocks = [effects[g] @ covariance @ effects[g].T + scale * np.eye(len(g)) for g in groups]
-    white = fractional_matrix_power(block_diag(*blocks), -0.5)
-    x = white @ effects
-    y = white @ values
-    bread = np.linalg.inv(x.T @ x)
-    residual = np.eye(len(y)) - x @ bread @ x.T
-    adjusted = [
-        fractional_matrix_power(residual[np.ix_(g, g)], -0.5) @ x[g] @ bread for g in groups
-    ]
-    for effect in (1, 2):
-        test = known(tests[effect - 1])
-        weights = np.zeros((9, len(y)))
-        for row, (group, weight) in enumerate(zip(groups, adjusted, strict=True)):
-            weights[row, group] = weight[:, effect].real
-        error = np.sqrt(((weights @ residual @ y) ** 2).sum())
-        gram = weights @ residual @ weights.T
-        assert np.trace(gram) == pytest.approx(bread[effect, effect])  # without bias
-        assert test.difference.mean == pytest.approx((bread @ x.T @ y)[effect])
-        assert test.t == pytest.approx((bread @ x.T @ y)[effect] / error)
-        assert test.df == pytest.approx(np.trace(gram) ** 2 / np.trace(gram @ gram))
-
-
 @pytest.mark.slow
 def test_coverage_of_intervals(rng: np.random.Generator) -> None:
     """In 1,000 studies of 24 persons, 95% intervals contain the true mean (1/3, 2/5),
@@ -308,21 +181,3 @@ def test_coverage_of_intervals(rng: np.random.Generator) -> None:
     print(coverage)
     assert (coverage >= 0.93).all(), coverage
     assert (coverage <= 0.97).all(), coverage
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("persons", "studies"), [(6, 400), (30, 150)])
-def test_coverage_of_the_mixed_model(persons: int, studies: int, rng: np.random.Generator) -> None:
-    """In studies of persons who differ in their response to the condition,
-    with one to five photos.
-    """
-    hits = []
-    for _ in range(studies):
-        counts = rng.integers(1, 6, (persons, 2))
-        person, condition = np.indices(counts.shape).reshape(2, -1).repeat(counts.ravel(), axis=1)
-        values = rng.normal(size=persons)[person] + rng.normal(size=len(person)) + 0.3 * condition
-        values += 0.5 * rng.normal(size=(persons, 2))[person, condition]
-        difference = known(mixed_model(values, person, condition)[0]).difference
-        hits.append(difference.low <= 0.3 <= difference.high)
-    print(np.mean(hits))
-    assert 0.93 <= np.mean(hits) <= 0.97

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_ind
 
-from fer_vit.comparison.episodes import ObservedEpisode, clip_kinds
 from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
 from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import clearness
@@ -20,7 +19,6 @@ from fer_vit.comparison.study import ConditionCounts, Study, choose_design
 from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.predictions import read_predictions
-from fer_vit.predict.people import Episode
 from fer_vit.predict.smoothing import RECORDED
 
 
@@ -184,12 +182,12 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
         ).tolist()
 
     assert [*compared.conditions] == ["film", "rest"]
-    assert of_a("Seconds per episode") == [[0.5, 0.5], [1.0, 0.375]]
-    assert of_a("Episodes per minute") == [[60, 60], pytest.approx([120 / 2.75, 120 / 2.75])]
+    # The frame without a face, and the ends of the clips, cut all episodes of the first person,
+    # whose face is followed for 2.25 s of the rest.
+    assert np.isnan(of_a("Seconds per episode")).all()
+    assert of_a("Episodes per minute") == [[80, 0], pytest.approx([60 / 2.25, 60 / 2.25])]
     assert list(kinds["Transitions per minute"]) == ["calm to happy", "happy to calm"]
-    # The frame without a face ends an episode, and is no transition.
-    assert of_a("Transitions per minute") == [[0, 60], pytest.approx([60 / 2.75, 60 / 2.75])]
-    assert np.isnan(compared.person_means(kinds["Seconds per episode"]["calm"])["rest"][1])
+    assert of_a("Transitions per minute") == [[0, 80], pytest.approx([60 / 2.25, 60 / 2.25])]
 
 
 def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) -> None:
@@ -203,8 +201,8 @@ def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) 
         for kind in study(pd.concat([rest, clip("a2.mp4", "hhcc", "film")]), tmp_path).kinds
     }
     seconds = kinds["Seconds per episode"]
-    assert seconds["calm"] == pytest.approx([0.5, 0.5])  # film, rest
-    assert seconds["happy"] == pytest.approx([0.5, (0.5 + 0.25) / 2])
+    assert seconds["happy"] == pytest.approx([np.nan, 0.5], nan_ok=True)  # film, rest
+    assert kinds["Episodes per minute"]["happy"] == pytest.approx([0, 2 * 60 / 1.75])
     assert [*kinds["Transitions per minute"]] == ["happy to calm"]  # in the film
     assert kinds[SHARE_TITLE]["calm"] == pytest.approx([0.5, 2 / 5])
 
@@ -212,24 +210,9 @@ def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) 
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
     table = pd.concat([clip("a1.mp4", "c", "rest"), clip("a2.mp4", "hhcc", "film")])
     kinds = {kind.title: kind.values for kind in study(table, tmp_path).kinds}
-    for title in ("Seconds per episode", "Episodes per minute"):
-        film, rest = kinds[title]["calm"]
-        assert np.isfinite(film)
-        assert np.isnan(rest)
-
-
-def test_an_episode_ends_where_the_condition_changes(tmp_path: Path) -> None:
-    table = clip("a1.mp4", "cccchhhhcccc", "rest")
-    table.loc[6:9, "condition"] = "film"
-    compared = study(table, tmp_path)
-    seconds, rates = (kind.values for kind in compared.kinds[2:4])
-    for label, expected in (("calm", (0.5, 0.75, 60, 60)), ("happy", (0.5, 0.5, 60, 30))):
-        cells = [
-            values[0]
-            for kind in (seconds, rates)
-            for values in compared.person_means(kind[label]).values()
-        ]
-        assert cells == pytest.approx(expected)
+    film, rest = kinds["Episodes per minute"]["calm"]
+    assert film == pytest.approx(80)
+    assert np.isnan(rest)
 
 
 def people(*letters: str) -> tuple[np.ndarray, np.ndarray]:
@@ -396,6 +379,37 @@ def test_angles_are_averaged_as_directions(
         np.testing.assert_allclose((away + 180) % 360, 180, atol=1e-3)
 
 
+def test_opposite_angles_have_no_mean(tmp_path: Path) -> None:
+    """-90 and 90 degrees cancel: in a clip, in a person's clips, and in the interval of rest."""
+    clips = []
+    for name, condition, rolls in (
+        ("a1", "x", [90, -90]),
+        ("a2", "y", [90, 90]),
+        ("a3", "y", [-90, -90]),
+        ("b1", "x", [10, 20]),
+        ("b2", "y", [170, -170]),
+    ):
+        part = clip(f"{name}.mp4", "cccc", condition)
+        part["roll"] = np.tile(rolls, 2)
+        clips.append(part)
+    compared = study(pd.concat(clips), tmp_path)
+    (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
+    values = dict(zip(compared.paths, kind.values["roll"], strict=True))
+    assert np.isnan(values["a1.mp4"])
+    assert abs(values["a2.mp4"]) == pytest.approx(90)
+    means = compared.person_means(kind.values["roll"], kind.period)
+    assert np.isnan(means["y"][0])
+    assert abs(means["y"][1]) == pytest.approx(180)
+    assert means["x"] == pytest.approx([np.nan, 15], nan_ok=True)
+
+    faces = read_predictions(tmp_path / "faces.csv", videos=True)
+    rested = make_study(faces, "condition", "subject", rest=Rest(0, 0.5))
+    (kind,) = [kind for kind in rested.kinds if kind.title.startswith("Head pose")]
+    changes = dict(zip(rested.paths, kind.values["roll"], strict=True))
+    assert np.isnan(changes["a1.mp4"])
+    assert changes["b2.mp4"] == pytest.approx(0, abs=1e-9)
+
+
 def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     """The times of some videos begin below 0: these frames are rest, and in the first bin."""
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
@@ -413,38 +427,6 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     series = bin_values(whole.probabilities, whole.seconds, whole.observation_of_face, 0.5)
     expected = table["p_happy"].to_numpy()[:3].mean()
     assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
-
-
-def test_clips_that_begin_late_are_named_where_times_matter(tmp_path: Path) -> None:
-    late = clip("b.mts", "cccchhhh", "y")
-    late["seconds"] += 1.4
-    table = pd.concat([clip("a.mp4", "cccchhhh", "x"), late])
-    path = tmp_path / "faces.csv"
-    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    faces = read_predictions(path, videos=True)
-    plain = make_study(faces, "condition", "subject")
-    assert [*plain.late_clips.values()] == [1.4]
-    assert not any("1.4 s" in line for line in methods({}, plain, compute_results(plain)))
-    rested = make_study(faces, "condition", "subject", rest=Rest(0, 1.5))
-    lines = methods({}, rested, compute_results(rested))
-    assert sum("1.4 s" in line and "b.mts" in line for line in lines) == 1
-
-
-def test_episodes_touch_but_for_rounding() -> None:
-    """The sum of a time and the rest until the next one need not equal that in binary."""
-    start, middle = next(
-        (a, b)
-        for a, b in np.random.default_rng(0).uniform(0, 1, (1000, 2)).round(3).tolist()
-        if a < b and a + (b - a) != b
-    )
-    episodes = [
-        ObservedEpisode(0, Episode("a.mp4", 0, start, start + (middle - start), "calm")),
-        ObservedEpisode(0, Episode("a.mp4", 0, middle, middle + 1, "happy")),
-    ]
-    kinds = {kind.title: kind for kind in clip_kinds(episodes, ["calm", "happy"], 1)}
-    minutes = (middle + 1 - start) / 60
-    changes = kinds["Transitions per minute"].values
-    assert changes["calm to happy"] == pytest.approx([1 / minutes])
 
 
 def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Path) -> None:

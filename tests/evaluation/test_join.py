@@ -12,7 +12,6 @@ from fer_vit.evaluation.join import (
     add_columns,
     add_labels,
     align_probabilities,
-    describe_faceless,
     describe_groups,
 )
 from fer_vit.evaluation.predictions import read_predictions
@@ -199,22 +198,6 @@ def test_long_numbers_with_different_last_digits_are_names(tmp_path: Path) -> No
     faces = predictions(tmp_path, *(f"{index}.png" for index in range(3)))
     names = ["20240101120000000", "20240101120000001", "000"]
     assert describe_groups(replace(faces, columns={"id": as_objects(names)}), ["id"]) == []
-
-
-def test_groups_without_any_face_are_named(tmp_path: Path) -> None:
-    faces = predictions(tmp_path, "1.png", "2.png", "3.png", "4.png")
-    probabilities = faces.probabilities.copy()
-    probabilities[1:3] = np.nan
-    columns = {
-        "condition": as_objects(["rest", "film", "rest", "film"]),
-        "id": as_objects([None, "None", "cem", "ann"]),
-        "status": as_objects(["ok", "no face", "unreadable", "ok"]),
-    }
-    faces = replace(faces, columns=columns, probabilities=probabilities)
-    (faceless,) = describe_faceless(faces, ["condition", "id", "id", "status"])
-    assert "`id`" in faceless
-    assert "None, cem" in faceless
-    assert "ann" not in faceless
 
 
 @pytest.mark.parametrize("length", [200, 201, 1_000_000])

@@ -410,7 +410,9 @@ def test_a_video_without_frames_has_its_own_reason(clip: Path, tmp_path: Path) -
         stream.height = 120
         file.start_encoding()
     assert read(path) == ([], video.NO_FRAME)
-    assert read(clip, start=1e6) == ([], video.NO_FRAME_CHOSEN)
+    _, reason = read(clip, start=1e6)
+    last = read(clip)[0][-1]
+    assert reason == f"{video.NO_FRAME_CHOSEN} (the last frame is at {last[2]:.2f} s)"
 
 
 def test_the_default_stream_is_read(tmp_path: Path) -> None:

@@ -200,6 +200,9 @@ def test_outputs_are_averaged_and_angles_as_directions() -> None:
         assert faces[0].smoothed_outputs["move_a"] == pytest.approx(0.5, abs=1e-3)
         assert abs(faces[0].smoothed_outputs["roll"]) == pytest.approx(180, abs=0.1)
     assert [faces[0].outputs["move_a"] for faces in smoothed] == moves
+    opposite = clip([0.0, 0.1], even[:2], [0, 0], outputs={"roll": [90.0, -90.0]})
+    for faces in smooth_faces(opposite, 1e6):  # all frames count equally
+        assert faces[0].smoothed_outputs == {}  # opposite angles have no mean
     (photo,) = smooth_faces([make_faces(LABELS, even[:1], outputs={"move_a": [0.3]})], 1.0)
     assert photo[0].smoothed_outputs == {}
     (alone,) = smooth_faces(clip([0.0], even[:1], [0], outputs={"move_a": [0.3]}), 0.0)
