@@ -31,7 +31,7 @@ NAMES = """
 """
 
 
-@pytest.mark.parametrize("word", ["", *STR_NA_VALUES])
+@pytest.mark.parametrize("word", ["", *sorted(STR_NA_VALUES)])
 def test_what_pandas_reads_as_missing_is_missing_in_every_kind_of_column(word: str) -> None:
     padded = f"\u00a0{word} \t"
     names, words = read_names(column("a", padded, None, kind=pa.string()))

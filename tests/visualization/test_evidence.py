@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fer_vit import load
-from fer_vit.app.jobs import MAX_WORKER_GROWTH
+from fer_vit.app.jobs import MAX_TASK_MEMORY
 from fer_vit.app.tasks import EXPLAIN_MEMORY
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
@@ -412,7 +412,7 @@ def test_faces_are_explained_in_batches_that_fit_into_the_memory() -> None:
     # The default model, in the app: the job may take more for photos and results.
     shipped = load("ferplus-fairface", "cpu").net
     assert 1 < faces_at_once(shipped, EXPLAIN_MEMORY) <= 10
-    assert EXPLAIN_MEMORY <= MAX_WORKER_GROWTH / 4
+    assert EXPLAIN_MEMORY <= MAX_TASK_MEMORY / 4
 
 
 @pytest.mark.parametrize(("photos", "explanations"), [(1, 1), (1_000_000, 2)])
