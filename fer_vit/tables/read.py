@@ -207,9 +207,7 @@ def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     assumed = []
     other = [f"`{column.name}`" for column in schema if not _is_plain(column.type)]
     if other:
-        assumed.append(
-            f"without the columns {list_names(other)}, which have several values or bytes in a cell"
-        )
+        assumed.append(f"without {list_names(other)}: several values or bytes in a cell")
     for index, column in enumerate(cells.schema):
         if pa.types.is_temporal(column.type):  # Python has fewer dates than Arrow
             cells = cells.set_column(index, column.name, text_column(cells[index]))

@@ -408,8 +408,7 @@ def test_columns_of_several_values_or_bytes_are_left_out(tmp_path: Path) -> None
     assert table.names == ["path", "x"]
     (line,) = table.assumption_notes()
     assert line == (
-        "t.parquet: without the columns `list`, `struct`, `map` and 1 more, "
-        "which have several values or bytes in a cell."
+        "t.parquet: without `list`, `struct`, `map` and 1 more: several values or bytes in a cell."
     )
 
 
