@@ -94,7 +94,7 @@ def parse_apart(
 
     Raises TooHeavyError when a limit is reached, or the child dies.
     """
-    child: Any = _idle.pop() if _idle else _start_child()  # its pipes are not None
+    child: Any = _take_idle() or _start_child()  # its pipes are not None
     timer = Timer(seconds, child.kill)
     timer.daemon = True
     timer.start()
@@ -121,6 +121,17 @@ def parse_apart(
             _idle.append(child)
         else:
             _end(child)
+
+
+def _take_idle() -> subprocess.Popen[bytes] | None:
+    """Returns a child that waits; None without any. Another thread may take one meanwhile."""
+    with suppress(IndexError):
+        while True:
+            child = _idle.pop()
+            if child.poll() is None:
+                return child
+            _end(child)  # somebody has killed it, such as the kernel for memory
+    return None
 
 
 def _start_child() -> subprocess.Popen[bytes]:
@@ -160,18 +171,20 @@ def serve() -> None:
         if hasattr(signal, "alarm"):
             signal.alarm(math.ceil(seconds) + 1)  # if the other process has been killed
         before = allocated_bytes()
-        limit_memory(memory)
         kind = DONE
         content = None
         try:
-            for value in function(*arguments):
-                pickle.dump((VALUE, value, False), answers, pickle.HIGHEST_PROTOCOL)
-                answers.flush()
+            with memory_limit(memory):
+                for value in function(*arguments):
+                    pickle.dump((VALUE, value, False), answers, pickle.HIGHEST_PROTOCOL)
+                    answers.flush()
         except Exception as error:
             if _is_of_memory(error):
                 return
             kind = FAILED
             content = as_sendable(error)
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)  # the child may wait for the next file for any time
         is_kept = allocated_bytes() - before <= MAX_KEPT_GROWTH
         pickle.dump((kind, content, is_kept), answers)
         answers.flush()

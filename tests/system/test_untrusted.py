@@ -1,12 +1,13 @@
 """The child process that parses files from elsewhere: limits, deaths, errors, and what stays."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from itertools import repeat
-from operator import mul
+from operator import call, mul
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,20 @@ def test_a_death_is_an_error_and_the_next_file_is_parsed() -> None:
     with pytest.raises(TooHeavyError, match="or crashes"):
         parsed(os.abort)
     assert parsed(range, 2) == [0, 1]
+
+
+def test_a_child_waits_longer_than_the_last_file_may_take() -> None:
+    (first,) = parsed(map, call, [os.getpid], seconds=1)
+    time.sleep(3)
+    assert parsed(map, call, [os.getpid]) == [first]
+
+
+def test_a_child_that_is_killed_while_it_waits_is_replaced() -> None:
+    (first,) = parsed(map, call, [os.getpid])
+    os.kill(first, signal.SIGTERM)
+    time.sleep(0.5)
+    (second,) = parsed(map, call, [os.getpid])
+    assert second != first
 
 
 def test_an_error_is_raised_here_and_the_next_file_is_parsed() -> None:
