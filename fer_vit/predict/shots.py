@@ -185,14 +185,18 @@ class Cuts:
     """The number of cuts between the frames of videos."""
 
     count: int = 0
-    _before: PhotoInfo | None = None
+    _video: int | None = None  # the index of the last frame's video; None: no frame
+    _shot: int = 0  # of the last frame
 
     def add(self, info: PhotoInfo) -> None:
-        """Adds a photo or frame, in order."""
-        before = self._before
-        if before is not None and before.index == info.index:
-            self.count += (info.shot or 0) - (before.shot or 0)
-        self._before = info if info.shot is not None else None
+        """Adds a photo, a frame, or the status of a damaged video, in order."""
+        if info.shot is None:
+            self._video = None
+            return
+        if info.index == self._video:
+            self.count += info.shot - self._shot
+        self._video = info.index
+        self._shot = info.shot
 
     def describe(self) -> str:
         """Returns the number of cuts and what follows from them."""

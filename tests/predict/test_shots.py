@@ -193,6 +193,13 @@ def test_cuts_are_counted_by_video() -> None:
     assert cuts.count == 3
 
 
+def test_the_status_of_a_damaged_video_takes_no_cut_back() -> None:
+    cuts = Cuts()
+    for shot in (0, 1, 2, None):
+        cuts.add(PhotoInfo("a.mp4", shot=shot))
+    assert cuts.count == 2
+
+
 # ---------------------------------------------------------------- tracks
 
 
