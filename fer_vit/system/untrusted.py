@@ -22,6 +22,7 @@ if sys.platform == "linux":
 
 R = TypeVar("R")
 MEGA = 1_000_000
+STATUS = "/proc/self/status"  # what Linux counts of this process
 MAX_KEPT_GROWTH = 50 * MEGA  # a child that has grown by more bytes is not kept
 COMMAND = "import sys; sys.path[:] = {!r}; from fer_vit.system.untrusted import serve; serve()"
 
@@ -51,11 +52,13 @@ def limit_memory(growth: int) -> None:
 
     The limit counts private memory that can be written (RLIMIT_DATA of Linux 4.7 or newer), not
     addresses that threads and libraries only reserve. An allocation beyond the limit fails: Python
-    raises MemoryError; a library may end the process.
+    raises MemoryError; a library may end the process. There is no limit where the kernel does not
+    count (no /proc in a chroot, sandboxes that imitate Linux).
     """
-    if sys.platform == "linux":
+    allocated = allocated_bytes()
+    if sys.platform == "linux" and allocated:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = allocated_bytes() + growth
+        limit = allocated + growth
         if most != resource.RLIM_INFINITY:
             limit = min(limit, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
@@ -76,11 +79,12 @@ def memory_limit(growth: int) -> Iterator[None]:
 
 
 def allocated_bytes() -> int:
-    """Returns the bytes of this process that `limit_memory` counts; 0 outside Linux."""
-    if sys.platform != "linux":
-        return 0
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        return int(file.read().split()[5]) * resource.getpagesize()
+    """Returns the bytes of this process that `limit_memory` counts; 0 if they are unknown."""
+    with suppress(OSError), open(STATUS, "rb") as file:
+        for line in file:
+            if line.startswith(b"VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def parse_apart(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fer_vit.system import untrusted
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
@@ -141,6 +142,18 @@ def test_the_limit_of_a_process_counts_from_what_it_has() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "limited\n"
+
+
+def test_without_a_count_of_memory_there_is_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = tmp_path / "status"
+    monkeypatch.setattr(untrusted, "STATUS", str(status))
+    for text in (None, "Name:\tpython\n", "VmData:\t       0 kB\n"):
+        if text is not None:
+            status.write_text(text)
+        with untrusted.memory_limit(MEGA):
+            assert len(bytearray(30 * MEGA)) == 30 * MEGA
 
 
 def children() -> set[str]:
