@@ -66,12 +66,18 @@ def limit_memory(growth: int) -> None:
 
 @contextmanager
 def memory_limit(growth: int) -> Iterator[None]:
-    """Limits the memory of this process within the block, as `limit_memory`."""
+    """Limits the memory of this process within the block, as `limit_memory`.
+
+    A lower limit stays. Blocks of several threads must not overlap.
+    """
     if sys.platform != "linux":
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)
     limit_memory(growth)
+    limit, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if before[0] != resource.RLIM_INFINITY and before[0] < limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (before[0], most))
     try:
         yield
     finally:

@@ -60,6 +60,7 @@ def test_a_child_waits_longer_than_the_last_file_may_take() -> None:
 
 def test_a_child_that_is_killed_while_it_waits_is_replaced() -> None:
     (first,) = parsed(map, call, [os.getpid])
+    assert isinstance(first, int)
     os.kill(first, signal.SIGTERM)
     time.sleep(0.5)
     (second,) = parsed(map, call, [os.getpid])
@@ -139,6 +140,20 @@ def test_the_limit_of_a_process_counts_from_what_it_has() -> None:
         "bytearray(80_000_000)\n"
         "try: bytearray(120_000_000)\n"
         "except MemoryError: print('limited')"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "limited\n"
+
+
+@on_linux
+def test_a_block_does_not_raise_the_limit_of_its_process() -> None:
+    code = (
+        "from fer_vit.system.untrusted import limit_memory, memory_limit\n"
+        "limit_memory(100_000_000)\n"
+        "with memory_limit(10**9):\n"
+        "    bytearray(80_000_000)\n"
+        "    try: bytearray(120_000_000)\n"
+        "    except MemoryError: print('limited')"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "limited\n"
