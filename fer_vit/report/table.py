@@ -18,7 +18,7 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fer_vit.errors import TableError, printable
+from fer_vit.errors import printable
 from fer_vit.extras import missing_extra
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
