@@ -20,7 +20,7 @@ from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 from tests.helpers.marks import slow
-from tests.train.test_task import NETWORK
+from tests.train.test_task import NETWORK, with_trainer
 
 
 def build(labels: str = "abc", **change: object) -> RegionViT:
@@ -225,7 +225,7 @@ def test_python_starts_from_the_shipped_model() -> None:
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
     assert again.starts_from is None
-    task.on_save_checkpoint(saved)
+    with_trainer(task, datamodule=None).on_save_checkpoint(saved)
     again.on_load_checkpoint(saved)
     assert again.starts_from == task.starts_from == "ferplus-small"
 
