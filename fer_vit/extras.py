@@ -29,7 +29,7 @@ def install_command(extra: str) -> str:
     try:
         recorded = distribution("fer-vit").read_text("direct_url.json")
     except PackageNotFoundError:  # the folder is used without an installation
-        recorded = json.dumps({"url": Path(__file__).parents[1].as_uri()})
+        return command_for({"url": Path(__file__).parents[1].as_uri()}, extra)
     return command_for(json.loads(recorded) if recorded else None, extra)
 
 

@@ -762,9 +762,19 @@ def test_no_name_leads_out_of_a_zip(tmp_path: Path) -> None:
         "train/happy/../../../evil.png",
         "//server/share/evil.png",
     ]
-    archive = zipped(tmp_path / "x.zip", {**dict.fromkeys(names, face), link: bytes(secret)})
+    strange = zipped(tmp_path / "strange.zip", dict.fromkeys(names, face))
+    inside = [
+        "train/happy/a.png",
+        "train/happy/b\nc.png",
+        "../train/happy/e.png",
+        "train/sad/f.png",
+    ]
+    archive = zipped(tmp_path / "x.zip", {**dict.fromkeys(inside, face), link: bytes(secret)})
     (tmp_path / "out").mkdir()
     everything = {path for path in tmp_path.rglob("*") if path.parent.name != "out"}
+    with pytest.raises(FerVitError, match="split folders"):
+        prepare("folder", strange, tmp_path / "out" / "m.parquet", detector="none")
+    assert not [*(tmp_path / "out").iterdir()]
     prepare("folder", archive, tmp_path / "out" / "m.parquet", detector="none")
     assert {path for path in tmp_path.rglob("*") if path.parent.name != "out"} == everything
     manifest = Manifest.read(tmp_path / "out" / "m.parquet")

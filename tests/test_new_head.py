@@ -116,7 +116,7 @@ def test_compare_compares_a_new_head(tmp_path: Path) -> None:
             name = f"{person}{condition}.png"
             years = 30 + rng.normal() + 10 * (condition == "film")
             rows.append((name, person, condition, 0, "happy", 0.75, 0.75, 0.25, years))
-    names = "path subject condition face label confidence p_happy p_calm age_years"
+    names = "path subject condition face label confidence p_happy p_neutral age_years"
     pd.DataFrame(rows, columns=names.split()).to_csv(tmp_path / "p.csv", index=False)
     words = ["--by=condition", "--person=subject", "--baseline=rest"]
     run("compare", tmp_path / "p.csv", *words, f"--output={tmp_path / 'c'}")

@@ -1,6 +1,7 @@
 """Small files that a user writes: what cannot be read is one line with the file and a remedy."""
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,9 +52,9 @@ def test_a_file_without_permission_is_not_called_damaged(
     path = tmp_path / "mine.txt"
     path.write_text("a: 1")
 
-    def refuse(*_: object) -> str:
-        raise PermissionError(errno.EACCES, "denied", str(path))
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(FerVitError, match=r"^Cannot read .*mine\.txt \(Permission denied\)"):
         read(path)

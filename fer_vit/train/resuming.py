@@ -72,6 +72,8 @@ def check_resumed(
             f"`--model.init {path}` instead of `--ckpt_path`."
         )
 
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]  # a dry run sets its own limits
+        return
     made = ""
     if _reached(progress.epochs, trainer.max_epochs):
         made = f"`--trainer.max_epochs` is {trainer.max_epochs}"

@@ -51,10 +51,10 @@ def reused_parts() -> Iterator[None]:
 def reuse_parsers(patch: pytest.MonkeyPatch) -> None:
     """Builds the parser of each verb and class once; only the name of the run's folder differs."""
     build = TrainCLI.setup_parser
-    built: dict[tuple[str, type], tuple[LightningArgumentParser, list[str], list[str]]] = {}
+    built: dict[tuple[str, type, type], tuple[LightningArgumentParser, list[str], list[str]]] = {}
 
     def set_up(training: TrainCLI, *given: Any) -> None:
-        kind = training.verb, training.task_class
+        kind = training.verb, training.task_class, training.data_class
         if kind not in built:
             build(training, *given)
             built[kind] = training.parser, [*training.parser.callback_keys], training.run_options

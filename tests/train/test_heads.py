@@ -19,7 +19,7 @@ from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, target_column
 from fer_vit.measures import measure
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
@@ -52,7 +52,12 @@ def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = Tr
     Without a head, faces without a label would have nothing.
     """
     outputs = {head: names for head, names in movements.DRAWN_OUTPUTS.items() if head in heads}
-    rows = [row for row in reading.rows if heads or row.label]
+    columns = {target_column(head, name) for head, names in outputs.items() for name in names}
+    rows = []
+    for row in reading.rows:
+        if heads or row.label:
+            targets = {name: value for name, value in row.targets.items() if name in columns}
+            rows.append(replace(row, targets=targets))
     if not label:
         rows = [replace(row, label=None) for row in rows]
     path = folder / f"{'_'.join(heads) or 'none'}_{label}.parquet"
