@@ -164,16 +164,20 @@ def test_commands_of_the_documentation_run(
     """
     monkeypatch.chdir(tmp_path)
     trained = Path("runs/ferplus_small/version_0/checkpoints")
-    for folder in ("data", "photos", "videos", trained):
+    for folder in ("data/sample", "photos", "videos", trained):
         Path(folder).mkdir(parents=True)
     photo = data.astronaut()
     io.imsave("photos/astronaut.png", photo)
+    io.imsave("data/sample/astronaut.jpg", photo)
     write_video(Path("clip.mp4"), [photo] * 3, [0, 0.1, 0.2])
     write_video(Path("videos/clip.mov"), [photo] * 12, range(12))
     for name in (
         trained / "best.ckpt",
         trained / "last.ckpt",
-        *(f"{name}.ckpt" for name in ("best", "other", "large", "seed0", "seed1", "a", "b", "c")),
+        *(
+            f"{name}.ckpt"
+            for name in ("best", "other", "large", "from_best_a", "from_best_b", "a", "b", "c")
+        ),
     ):
         Path(name).symlink_to(checkpoint)
     Path("data/ferplus.parquet").symlink_to(drawn / "faces.parquet")
@@ -224,6 +228,10 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for number in range(numbers[folder]):
             face = draw_face(drawn_as[name], number + 10 * (name == "calm"), 96)[0]
             Path(folder, name, f"{number}.png").write_bytes(encode_png(face))
+    lines = ["path,label"]
+    for name in drawn_as:
+        lines += [f"{name}/{number}.png,{name}" for number in range(numbers["photos"])]
+    Path("labels.csv").write_text("\n".join(lines))
     for words in commands(DOCS / "tutorials/own_photos.md"):
         main(words)
     made = (
@@ -232,6 +240,7 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "mine/faces.parquet",
         "mine/training",
         "second/model",
+        "from_table/model",
     )
     assert all(
         (tmp_path / name).exists()
