@@ -15,16 +15,16 @@ from fer_vit.extras import command_for, install_command
     [
         (None, ["fer-vit[app]"]),
         (
-            {"url": "file:///home/me/fer%20vit", "dir_info": {}},
-            ["fer-vit[app] @ file:///home/me/fer%20vit"],
+            {"url": "file:///srv/me/fer%20vit", "dir_info": {}},
+            ["fer-vit[app] @ file:///srv/me/fer%20vit"],
         ),
         (
-            {"url": "file:///home/me/fer%20vit", "dir_info": {"editable": True}},
-            ["-e", "/home/me/fer vit[app]"],
+            {"url": "file:///srv/me/fer%20vit", "dir_info": {"editable": True}},
+            ["-e", "/srv/me/fer vit[app]"],
         ),
         (
-            {"url": "file:///tmp/fer_vit-1-py3-none-any.whl", "archive_info": {}},
-            ["fer-vit[app] @ file:///tmp/fer_vit-1-py3-none-any.whl"],
+            {"url": "file:///srv/fer_vit-1-py3-none-any.whl", "archive_info": {}},
+            ["fer-vit[app] @ file:///srv/fer_vit-1-py3-none-any.whl"],
         ),
         (
             {"url": "https://host/fer-vit", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
