@@ -7,6 +7,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from fer_vit.faces import Stamp
+from fer_vit.files import open_input
 from fer_vit.predict.photos import Item, Reader
 
 
@@ -34,11 +35,9 @@ class StampedReader:
 def read_stamp(path: Path) -> Stamp | None:
     """Returns the stamp of a file; None if the file cannot be read."""
     try:
-        if not path.is_file():  # reading a pipe could block forever
-            return None
-        with path.open("rb") as file:
+        with open_input(path) as file:
             status = os.fstat(file.fileno())
-            digest = file_digest(file, "sha256").hexdigest()
+            digest = file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     except (OSError, ValueError):  # ValueError: a NUL byte in the path
         return None
     return Stamp(status.st_size, status.st_mtime_ns, digest)

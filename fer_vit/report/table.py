@@ -332,7 +332,7 @@ def open_text(path: Path, live: bool) -> TextIO:
         "errors": "backslashreplace",
         "newline": "",
     }
-    if path == STDOUT:  # each line at once, and not through `PrintableStream`, which alters names
+    if path == STDOUT:  # each line at once; `sys.stdout` may be redirected, and escapes other names
         printed: TextIO = os.fdopen(os.dup(1), "w", buffering=1, **options)
         return printed
     if not live:
