@@ -44,7 +44,10 @@ NUMBERS = (
 )
 """Numbers that a model computes. All others are the same on every processor up to `EXACT`."""
 EXACT = 1e-9  # relative: float64, where processors add and take logarithms in another order
-FITTED = 1e-4  # relative: mixed models, whose fit ends near the optimum
+DOUBLE_DIGITS = 15
+"""Digits of a number that is not rounded: the shortest text of a double has up to 17, and the last
+bits decide how many.
+"""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def same(old: Any, new: Any, place: str, numbers: Sequence[Kind]) -> bool:
         return False
     if not isinstance(old, float):
         return bool(old == new)
-    tolerance = FITTED * abs(old) if "mixed model" in place else EXACT * max(1, abs(old))
+    tolerance = EXACT * max(1, abs(old))
     for kind in numbers:
         if re.search(kind.places, place):
             tolerance = kind.tolerance
@@ -145,13 +148,13 @@ def read_lines(text: str) -> Any:
 
 
 def digits(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """The most digits of numbers with a fraction, by column."""
+    """The most digits of numbers with a fraction, by column, up to `DOUBLE_DIGITS`."""
     most: dict[str, int] = {}
     for row in rows:
         for name, cell in row.items():
             if isinstance(number(str(cell)), float):
                 text = re.sub(r"e.*|\D", "", str(cell)).strip("0")
-                most[name] = max(most.get(name, 0), len(text))
+                most[name] = max(most.get(name, 0), min(len(text), DOUBLE_DIGITS))
     return most
 
 
