@@ -17,6 +17,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from fer_vit.face.crop import CropSpec
 from fer_vit.heads import EXPRESSION
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import (
@@ -31,9 +32,10 @@ from fer_vit.model.backbone import (
     grid_centres,
     remove_patches,
 )
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import Normalize, RegionEmbed, position_code
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, token_centres
+from fer_vit.model_settings import ModelSettings
 
 
 class Parts(NamedTuple):
@@ -340,7 +342,12 @@ def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
 
 
 def build_model(
-    config: RegionViTConfig, labels: Sequence[str], *, initialize: bool = True, **settings: Any
+    config: RegionViTConfig,
+    labels: Sequence[str],
+    *,
+    initialize: bool = True,
+    crop: CropSpec | None = None,
+    **settings: Any,
 ) -> RegionViT:
     """Builds a RegionViT.
 
@@ -349,12 +356,14 @@ def build_model(
         labels: The C expressions in the order of the logits. Empty: an encoder without classifier.
         initialize: Whether timm draws random weights for the blocks. A network that gets its
             weights from a file needs none.
+        crop: How a face becomes a crop, with the size and regions of `config`. None: by default.
         **settings: Further arguments of `ModelSettings`.
 
     Raises:
         FerVitError: As for `create_backbone`.
     """
-    return build_from_parts(config, ModelSettings(list(labels), **settings), initialize)
+    crop = crop or CropSpec(config.img_size, tuple(config.regions))
+    return build_from_parts(config, ModelSettings(list(labels), crop, **settings), initialize)
 
 
 def build_from_parts(

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from fer_vit.face.crop import CropSpec, crop_for
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
+from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import (
     PhotoBatch,
@@ -110,7 +111,6 @@ def start_reading(
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:
         return None
-    settings = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    config = settings["config"]
-    spec = crop_for(config["img_size"], config["regions"], settings["align"], settings["template"])
+    plain = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+    spec = read_model_settings(plain, folder.name).crop
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

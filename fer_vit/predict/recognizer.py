@@ -23,7 +23,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.data.dataset import Batch, collate
 from fer_vit.errors import FerVitError, short
 from fer_vit.explain.trace import attention_views, trace
-from fer_vit.face.crop import check_regions, crop_for
+from fer_vit.face.crop import check_regions
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
 from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
@@ -147,9 +147,7 @@ class Recognizer(nn.Module):
         self.eval()
         self.labels = net.settings.labels  # the C expressions in the order of the probabilities
         self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
-        self.crop_spec = crop_for(
-            net.config.img_size, net.config.regions, net.settings.align, net.settings.template
-        )
+        self.crop_spec = net.settings.crop
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

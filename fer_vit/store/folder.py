@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from fer_vit.errors import ModelError, short
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts
+from fer_vit.model_settings import ModelSettings, plain_settings
 from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import (
     CARD_FILE,
@@ -126,7 +127,7 @@ def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
 
 def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder for `load_network`: settings, model card, and weights in their precision."""
-    settings = {"config": asdict(net.config)} | asdict(net.settings)
+    settings = {"config": asdict(net.config)} | plain_settings(net.settings)
     state = {name: value.contiguous() for name, value in net.state_dict().items()}
     weights = save(state, {"format": "pt"})
     folder.mkdir(exist_ok=True)

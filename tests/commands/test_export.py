@@ -27,7 +27,6 @@ from fer_vit.exporting import calibration
 from fer_vit.exporting.calibration import calibrate_model, calibration_halves
 from fer_vit.exporting.formats import FORMATS, ExportOptions, example_inputs, write_onnx
 from fer_vit.face.crop import DEFAULT_REGIONS
-from fer_vit.geometry import TEMPLATE
 from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -471,7 +470,7 @@ def test_a_prior_is_what_training_left(
 
 def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
     labels = Manifest.read(drawn / "faces.parquet").labels
-    net = build_model(SMALL, labels, template=TEMPLATE).eval()
+    net = build_model(SMALL, labels).eval()
     save_network(net, tmp_path / "plain")
     net.adjust([0.3] + [0.1] * (len(net.settings.labels) - 1), 0.5)
     save_network(net, tmp_path / "adjusted")
