@@ -2,18 +2,20 @@
 
 import math
 from argparse import ArgumentError
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from jsonargparse import ArgumentParser
 
 from fer_vit.conformal import COVERAGES, Thresholds
 from fer_vit.errors import FerVitError, ModelError, short
 from fer_vit.face.crop import MAX_CROP, CropSpec
+from fer_vit.geometry import Array
 from fer_vit.heads import check_head_outputs
 from fer_vit.labels import check_labels
 
@@ -48,6 +50,27 @@ class ModelSettings:
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
     # The names of the K outputs, in order, of each further head of `heads.HEADS`.
     outputs: dict[str, list[str]] = field(default_factory=dict)
+
+    def offset(
+        self, prior: Sequence[float] | None = None, possible: Sequence[bool] = ()
+    ) -> Array | None:
+        """Returns what is added to the logits of the network (C,). None: nothing.
+
+        Without arguments, this is the logit adjustment of training (Menon et al. 2021).
+
+        Args:
+            prior: Another prior (C,), which replaces the adjustment: probabilities are divided by
+                the training prior and multiplied by the new prior (Saerens et al. 2002).
+            possible: Which classes are possible (C,); other classes get probability 0. Empty: all.
+        """
+        with np.errstate(divide="ignore"):  # the log of 0 is -inf
+            offsets = [np.log(np.asarray(possible, float))] if possible else []
+            if prior is not None:
+                new, old = np.log([prior, self.prior])
+                offsets.append(self.temperature * (new - old))
+            elif self.adjustment:
+                offsets.append(-self.adjustment * np.log(self.prior))
+        return np.sum(offsets, axis=0) if offsets else None
 
 
 # The names of the settings in a file. The size and the regions of the crop are in the file's

@@ -22,6 +22,7 @@ LAYERS = [
     {"model_settings"},
     {"model"},
     {"explain", "report", "store"},
+    {"engine"},
     {"data", "tables"},
     {"predict"},
     {"evaluation"},
@@ -76,7 +77,7 @@ HOMES = {
         "processes.py",
         *(f"sources/{name}.py" for name in ("cartoon", "duplicates", "landmarks")),
     },
-    "onnxruntime": {"exporting/formats.py", "face/network.py"},
+    "onnxruntime": {"engine/onnx_engine.py", "exporting/graphs.py", "face/network.py"},
     "fastapi": {"app/api.py", "app/server.py"},
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
@@ -89,6 +90,7 @@ HOMES = {
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {
     "face": HEAVY,
+    "model_settings": HEAVY,
     "report": HEAVY | {"cv2"},
     "tables": HEAVY,
     "geometry": HEAVY | {"cv2"},

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
 from fer_vit.conformal import in_set
-from fer_vit.data.dataset import FaceDataset, face_batches
+from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest, have_ties
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
@@ -226,7 +226,7 @@ class UnpredictedFaces:
         # what the model reads
         dataset = FaceDataset(self.manifest, self.model.crop_spec)
         rows = range(len(self.manifest))
-        batches = face_batches(dataset, rows, FACES_PER_PASS, self.model.device)
+        batches = face_crops(dataset, rows, FACES_PER_PASS)
         parts = [self.model.read(batch) for batch in batches]
         probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
         if self.merge is not None:

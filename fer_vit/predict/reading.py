@@ -4,7 +4,6 @@
 model is loaded.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -25,7 +24,7 @@ from fer_vit.predict.photos import (
 )
 from fer_vit.predict.stamps import StampedReader
 from fer_vit.processes import cores
-from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
+from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
 
 
 def read_sources(
@@ -111,6 +110,5 @@ def start_reading(
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:
         return None
-    plain = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    spec = read_model_settings(plain, folder.name).crop
+    spec = read_model_settings(read_config(folder, folder.name), folder.name).crop
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

@@ -12,10 +12,10 @@ from torch import Tensor
 from fer_vit.errors import ModelError
 from fer_vit.model_settings import SETTINGS_KEYS
 from fer_vit.pickles import UnsafeError, load_tensors
+from fer_vit.store.hub import MAX_CONFIG
 from fer_vit.store.stored_model import StoredModel, read_stored_model
 from fer_vit.texts import check_permission
 
-MAX_CONFIG = 1_000_000  # most characters of settings in JSON; the shipped models have 2,000
 SECTIONS: dict[str, type] = {  # Lightning's state for resuming; each section contains dictionaries
     "callbacks": dict,
     "loops": dict,

@@ -31,7 +31,6 @@ from fer_vit.app.jobs import Gone, JobEvent, Task, Worker
 from fer_vit.app.tasks import (
     column_types,
     describe_failure,
-    heads_of_models,
     load_cached,
     path_by_content,
     refuse_photo,
@@ -114,9 +113,9 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
 
 
 def test_heads_of_models_are_the_ones_of_their_tables() -> None:
-    heads = heads_of_models(["ferplus-fairface-small", DEFAULT_MODEL])
-    assert heads["ferplus-fairface-small"] == ["expression", "pose"]
-    assert heads[DEFAULT_MODEL] == load(DEFAULT_MODEL).heads == ["expression", "pose", "movements"]
+    assert heads_of("ferplus-fairface-small") == ["expression", "pose"]
+    assert heads_of(DEFAULT_MODEL) == load(DEFAULT_MODEL).heads
+    assert "movements" in heads_of(DEFAULT_MODEL)
 
 
 class Report(NamedTuple):

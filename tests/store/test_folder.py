@@ -187,7 +187,7 @@ def test_separate_trainings_are_not_averaged(initial: bool, tmp_path: Path) -> N
 def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A hub with the signatures of huggingface_hub's methods that stores nothing."""
     api = create_autospec(HfApi)
-    monkeypatch.setattr("fer_vit.store.hub.HfApi", api)
+    monkeypatch.setattr("huggingface_hub.HfApi", api)
     return api
 
 
@@ -224,7 +224,7 @@ def test_hub_models_come_out_of_its_cache(
         return str(tmp_path)
 
     save_network(net, tmp_path)
-    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     again = load_network("somebody/model", revision="v1")
     assert torch.equal(logits(again), logits(net))
     assert sent["repo"] == "somebody/model"
@@ -254,7 +254,7 @@ def test_errors_of_a_download_are_one_line(
             raise answer
         return [SimpleNamespace(file_size=size) for size in answer]
 
-    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     with pytest.raises(FerVitError, match=message):
         read_model("somebody/model")
 
@@ -281,9 +281,7 @@ def test_weights_of_the_hub_have_its_sha256(
     blob = tmp_path / hashlib.sha256(weights.read_bytes()).hexdigest()
     weights.replace(blob)
     weights.symlink_to(blob)
-    monkeypatch.setattr(
-        "fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot"
-    )
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
     read_model("somebody/model", local_files_only=True)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
     with pytest.raises(FerVitError, match=f"sha256 {blob.name}.*Remove"):
