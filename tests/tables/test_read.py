@@ -324,13 +324,14 @@ def test_cells_are_limited(rows: int, columns: int, tmp_path: Path) -> None:
 
 
 def test_the_table_of_a_day_of_videos_is_read(tmp_path: Path) -> None:
-    """10 hours of 30 frames per second, and 90 columns: 97 million cells."""
+    """10 hours of 30 frames per second: 97 million cells besides the features."""
     rows = 1_080_000
     numbers = pa.array(np.random.default_rng(0).random(rows).round(4), pa.float32())
     path = pa.DictionaryArray.from_arrays(
         pa.array(np.arange(rows) // 3000), [f"{n}.mp4" for n in range(360)]
     )
-    columns = {"path": path, **{f"p_{index}": numbers for index in range(89)}}
+    features = dict.fromkeys([f"feature_{index}" for index in range(10)], numbers)
+    columns = {"path": path, **{f"p_{index}": numbers for index in range(89)}, **features}
     pq.write_table(pa.table(columns), tmp_path / "t.parquet")
     table = read_table(tmp_path / "t.parquet")
     assert (len(table), len(table.names)) == (rows, 90)
