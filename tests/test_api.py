@@ -118,7 +118,7 @@ def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: 
         photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none"
     )
     assert page.name == "index.html"
-    assert "ferplus-small" in [model["name"] for model in fer_vit.models()]
+    assert "ferplus-fairface-small" in [model["name"] for model in fer_vit.models()]
 
 
 def test_a_table_has_the_columns_and_cells_of_predict(

@@ -366,7 +366,7 @@ def quantize_onnx(path: Path, batches: Iterator[Batch]) -> None:
 
     This is static quantisation by ONNX Runtime, with a scale for each channel of the weights. The
     scales are calibrated on the faces in `batches`. With other operations in 8 bits as well, the
-    accuracy of ferplus-small fell from 88.5% to 65%.
+    accuracy of a former model fell from 88.5% to 65%.
     """
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static

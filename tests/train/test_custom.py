@@ -454,7 +454,7 @@ def test_a_checkpoint_never_names_what_is_imported(
 def test_load_custom_reads_no_other_model(
     module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hyper = {"labels": ["a"], "init": "ferplus-small", "teachers": ["ferplus-small"], "_name": "x"}
+    hyper = {"labels": ["a"], "init": "ferplus-fairface", "teachers": ["a.ckpt"], "_name": "x"}
     arguments = init_arguments({"hyper_parameters": hyper})
     assert arguments == {"labels": ["a"], "init": None, "teachers": None}
 

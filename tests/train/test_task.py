@@ -474,8 +474,8 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
 def test_a_network_that_is_given_is_not_replaced_by_the_starting_models(
     network: RegionViTConfig,
 ) -> None:
-    with pytest.raises(FerVitError, match=r"ferplus-small.*img_size"):
-        FERTask(network, labels=["calm", "happiness"], init="ferplus-small")
+    with pytest.raises(FerVitError, match=r"ferplus-fairface-small.*img_size"):
+        FERTask(network, labels=["calm", "happiness"], init="ferplus-fairface-small")
 
 
 def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
