@@ -2,7 +2,8 @@
 const $ = selector => document.querySelector(selector);
 const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video'), bar = $('progress');
 const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
-const MAX_FILES = 20, MAX_BYTES = 200e6;
+const MAX_FILES = Number(form.dataset.files);
+const MAX_MEGABYTES = Number(form.dataset.megabytes);
 const CAMERA_FILE = 'camera.jpg';
 let files = [], job = null, running = null;
 
@@ -35,7 +36,9 @@ function choose(chosen) {
   turnOff();
   files = [...chosen];
   const bytes = files.reduce((sum, file) => sum + file.size, 0);
-  const wrong = files.length > MAX_FILES ? `At most ${MAX_FILES} files at a time.` : bytes > MAX_BYTES ? 'At most 200 MB at a time.' : '';
+  let wrong = '';
+  if (bytes > MAX_MEGABYTES * 1e6) wrong = `At most ${MAX_MEGABYTES} MB at a time.`;
+  if (files.length > MAX_FILES) wrong = `At most ${MAX_FILES} files at a time.`;
   for (const picture of document.querySelectorAll('.chosen img')) URL.revokeObjectURL(picture.src);
   $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(listed));
   $('.clip').hidden = !files.some(file => !file.type.startsWith('image/') || file.type === 'image/gif');
