@@ -7,14 +7,16 @@ function person({track, probabilities}) {
   table.className = 'bars';
   table.createCaption().textContent = `Person ${track}`;
   for (const [name, probability] of Object.entries(probabilities)) {
-    const row = table.insertRow(), label = document.createElement('th'), bar = document.createElement('i');
+    const row = table.insertRow();
+    const label = document.createElement('th');
+    const bar = document.createElement('i');
     label.scope = 'row';
     label.textContent = name;
     bar.className = 'bar';
     bar.style.setProperty('--w', probability);
     row.append(label);
     row.insertCell().append(bar);
-    row.insertCell().textContent = probability < .995 ? `${Math.round(100 * probability)}%` : '>99%';  // none is certain
+    row.insertCell().textContent = probability < 0.995 ? `${Math.round(100 * probability)}%` : '>99%'; // none is certain
   }
   return table;
 }
@@ -28,7 +30,7 @@ async function next(known) {
   image.src = `data:image/jpeg;base64,${state.picture}`;
   await image.decode();
   line.textContent = image.alt = state.status;
-  const people = state.faces.sort((first, second) => first.track - second.track);  // each keeps its place
+  const people = state.faces.sort((first, second) => first.track - second.track); // each keeps its place
   aside.replaceChildren(...people.map(person));
   document.body.classList.remove('over');
   return state.number;
