@@ -15,7 +15,7 @@ from tests.helpers.sources import parsed
 PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
-    {"angles", "files"},
+    {"angles", "files", "numbered"},
     {"extras", "heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),

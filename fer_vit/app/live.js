@@ -2,11 +2,11 @@
 const [image, aside, recording, line, stop] = document.querySelectorAll('img, aside, .recording, p, .stop');
 let stopped = false;
 
-function person({track, probabilities}) {
+function person({track, rows}) {
   const table = document.createElement('table');
   table.className = 'bars';
   table.createCaption().textContent = `Person ${track}`;
-  for (const [name, probability] of Object.entries(probabilities)) {
+  for (const [name, probability, text] of rows) {
     const row = table.insertRow();
     const label = document.createElement('th');
     const bar = document.createElement('i');
@@ -16,7 +16,7 @@ function person({track, probabilities}) {
     bar.style.setProperty('--w', probability);
     row.append(label);
     row.insertCell().append(bar);
-    row.insertCell().textContent = probability < 0.995 ? `${Math.round(100 * probability)}%` : '>99%'; // none is certain
+    row.insertCell().textContent = text;
   }
   return table;
 }

@@ -33,7 +33,7 @@ from fer_vit.app.guard import LOCAL_NAMES, MAX_REQUEST_BYTES, Guard, PublicAddre
 from fer_vit.app.jobs import KEPT_SECONDS, Jobs
 from fer_vit.app.uploads import MAX_FILES, describe_errors
 from fer_vit.errors import FerVitError
-from fer_vit.report.draw import draw_faces, mark
+from fer_vit.report.draw import draw_faces, mark, probability_text
 from fer_vit.version import __version__
 
 if TYPE_CHECKING:  # this process needs no PyTorch
@@ -114,7 +114,8 @@ class LivePage:
             bars = []
             for face in frame.faces[:MAX_BARS]:
                 shares = face.smoothed or face.probabilities
-                bars.append({"track": face.track, "probabilities": shares})
+                rows = [(name, share, probability_text(share)) for name, share in shares.items()]
+                bars.append({"track": face.track, "rows": rows})
             self._drawn = {
                 "number": number,
                 "status": speed,
