@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-lowest newcomer reference docs links dist audit sbom release-check shipped-model help
+.PHONY: demo lint test test-all test-lowest newcomer reference docs links dist audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (three minutes on two cores)"
-	@echo "make test   style checks, types and the default tests (about three minutes on two cores)"
+	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
+	@echo "make test   make lint and the default tests (about three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
@@ -30,12 +31,18 @@ help:
 # Compiled files are kept: tests start many processes, which read the package.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: .venv/installed
+# Tests that read the code and the documentation, and run nothing.
+CHECKS := tests/test_layers.py tests/test_pages.py
+
+lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(PYTEST)
+	$(BIN)/python -m pytest -n 0 $(CHECKS)
+
+test: lint
+	$(PYTEST) $(CHECKS:%=--ignore=%)
 
 test-all: test
 	$(PYTEST) -m slow

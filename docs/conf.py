@@ -87,6 +87,7 @@ docs/reference/tables
 docs/reference/video_files
 docs/reference/python
 docs/reference/rest
+docs/reference/limits
 docs/reference/stability
 docs/reference/glossary
 CHANGELOG

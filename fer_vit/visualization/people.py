@@ -42,6 +42,7 @@ class Timeline:
     track: int
     times: list[float] = field(default_factory=list)  # seconds of T frames with the person
     shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    labels: Counter[str] = field(default_factory=Counter)  # frames by smoothed expression
     # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[Face] = field(default_factory=list)  # every `_stride`-th face
@@ -73,6 +74,7 @@ class Timeline:
         if self.times and face.label_smoothed != self._label:
             self.changes.append(face)
         self._label = face.label_smoothed
+        self.labels[str(self._label)] += 1
 
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
