@@ -95,7 +95,7 @@ FORBIDDEN = {
     "fields": HEAVY | {"cv2", "pyarrow", "PIL"},
     "heads": HEAVY | {"cv2", "pyarrow", "PIL"},
 }
-OPTIONAL = {
+RARE = {
     "av": {
         "commands/live.py",
         *(f"predict/{name}.py" for name in ("annotate", "frames", "live", "video")),
@@ -107,7 +107,7 @@ OPTIONAL = {
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "tasks", "uploads"))},
     "uvicorn": {"app/server.py"},
 }
-"""Packages of the extras, and the files that cannot be imported without them."""
+"""Packages that few commands need, and the files that cannot be imported without them."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -147,8 +147,8 @@ def at_import() -> dict[Path, set[str]]:
     return {path: imported_names(run_at_import(parsed(path))) for path in FILES}
 
 
-@pytest.mark.parametrize("package", OPTIONAL)
-def test_few_files_need_an_optional_package(package: str, at_import: dict[Path, set[str]]) -> None:
+@pytest.mark.parametrize("package", RARE)
+def test_few_files_need_a_rare_package(package: str, at_import: dict[Path, set[str]]) -> None:
     needing = set[Path]()
     before = None
     while before != needing:
@@ -159,7 +159,7 @@ def test_few_files_need_an_optional_package(package: str, at_import: dict[Path, 
             for path, names in at_import.items()
             if names & modules or any(name.startswith(f"{package}.") for name in names)
         }
-    assert {str(path.relative_to(PACKAGE)) for path in needing} == OPTIONAL[package]
+    assert {str(path.relative_to(PACKAGE)) for path in needing} == RARE[package]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -42,14 +42,12 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.folder import read_model
 from fer_vit.system.untrusted import limit_memory
-from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.parts import (
     DecodedPhoto,
     ReportFaces,
     choose_faces,
     classified_photo_parts,
 )
-from fer_vit.visualization.writer import ReportOptions, write_report
 
 # Most faces of photos, and most of clips, that a report explains. A face takes up to a second.
 MAX_FACES = 50
@@ -187,7 +185,7 @@ def open_uploads(task: Task, end: float, note: Note) -> Uploads:
         if not is_video(path):
             refusal = refuse_photo(path)
         else:
-            from fer_vit.predict.frames import count_pixels  # PyAV may not be installed
+            from fer_vit.predict.frames import count_pixels  # photos need no PyAV
 
             uploads.clips.append(path)
             pixels = count_pixels(path, end, remaining)
@@ -221,7 +219,7 @@ def suffix_by_content(path: Path) -> str | None:
     """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
     if suffix := image_suffix(read_bytes(path)):
         return suffix
-    from fer_vit.predict.frames import open_video  # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import open_video  # not at the top: photos need no PyAV
 
     with suppress(ImageError), open_video(path) as (container, _):
         return CLIP_SUFFIXES.get(container.format.name, ".mp4")
@@ -326,6 +324,10 @@ def write_explanations(
     `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
     longer be read.
     """
+    # not at the top: a server without PyTorch explains nothing
+    from fer_vit.visualization.evidence import ExplainOptions
+    from fer_vit.visualization.writer import ReportOptions, write_report
+
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces
 

@@ -301,6 +301,12 @@ function show(done) {
   if (anyFace) form.scrollIntoView();
 }
 
+fetch('api/explains').then(response => response.json()).then(can => {
+  if (can) return;
+  form.explain.checked = false;
+  form.explain.disabled = true;
+  $('.pace').textContent = 'needs PyTorch on the server';
+});
 fetch('api/outputs').then(response => response.json()).then(byModel => {
   outputs = byModel;
   form.model.append(...Object.entries(outputs).map(([name, kinds]) => new Option(`${name}: ${kinds.join(', ')}`, name)));

@@ -50,8 +50,7 @@ def export(
     present. They return probabilities (B, C) and, of a model with further heads, their values
     (B, K): {HEADS}, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
     the heads and the geometry of crop and regions are in the ONNX metadata and in the .pt2's
-    `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
-    fer-vit.
+    `fer_vit.json`; docs/how-to/export.md has a script that uses them without fer-vit.
 
     Examples:
         fer-vit export model.onnx

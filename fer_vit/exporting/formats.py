@@ -9,7 +9,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.extras import missing_extra
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.yunet import yunet_path
@@ -213,10 +211,8 @@ def write_program(
 
 
 def check_onnx(options: ExportOptions) -> None:
-    """Raises FerVitError for an option of a folder, or when a package is missing."""
+    """Raises FerVitError for an option of a folder."""
     _check_no_folder_options(options)
-    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise missing_extra("Writing ONNX", "onnx")
 
 
 def write_onnx(
@@ -250,14 +246,14 @@ FORMATS = {  # the format of each suffix; a name without a suffix is a folder
         "a folder",
         "model.safetensors, config.json and a model card to fill in, for fer-vit and the Hugging "
         "Face hub, with the networks that find faces and landmarks, and their licences, for the "
-        "script in docs/how-to/without_pytorch.md",
+        "script in docs/how-to/export.md",
         check_folder,
         write_folder,
         files=(CARD_FILE, WEIGHTS_FILE, CONFIG_FILE, *FACE_FILE_NAMES),
     ),
     ".onnx": Format(
         "NAME.onnx",
-        "for ONNX Runtime and others, with the extra `onnx`",
+        "for ONNX Runtime and others",
         check_onnx,
         write_onnx,
     ),

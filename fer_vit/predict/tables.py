@@ -93,7 +93,7 @@ def predict_table(
     )
     outputs.write_people(written.people, model.labels)
     if outputs.copy:
-        # not at the top: PyAV may not be installed
+        # not at the top: photos need no PyAV
         from fer_vit.predict.annotate import annotate_video
 
         video, path = outputs.copy

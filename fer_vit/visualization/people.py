@@ -233,7 +233,7 @@ def read_faces_to_show(
     """
     if not videos:
         return
-    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import read_frames  # not at the top: photos need no PyAV
 
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():

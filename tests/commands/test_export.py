@@ -511,7 +511,7 @@ def test_onnx_in_8_bits(checkpoint: Path, drawn: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_photo_without_fer_vit_and_torch(tmp_path: Path) -> None:
-    """The script of docs/how-to/without_pytorch.md,
+    """The script of docs/how-to/export.md,
     in an environment that holds only its three packages.
     """
     root = Path(__file__).parents[2]
