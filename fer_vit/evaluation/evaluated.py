@@ -217,7 +217,7 @@ class UnpredictedFaces:
     def predict(self) -> EvaluatedFaces:
         """Predicts the faces."""
         # not at the top: it needs PyTorch, and tables of predictions do not
-        from fer_vit.data.dataset import FaceDataset, face_batches
+        from fer_vit.data.dataset import FaceDataset, face_crops
 
         # what the manifest has
         head_targets = self.manifest.target_values()
@@ -228,7 +228,7 @@ class UnpredictedFaces:
         # what the model reads
         dataset = FaceDataset(self.manifest, self.model.crop_spec)
         rows = range(len(self.manifest))
-        batches = face_batches(dataset, rows, FACES_PER_PASS, self.model.device)
+        batches = face_crops(dataset, rows, FACES_PER_PASS)
         parts = [self.model.read(batch) for batch in batches]
         probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
         if self.merge is not None:

@@ -3,7 +3,6 @@
 A later run completes a folder.
 """
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -179,7 +178,7 @@ def predict_folder(
 def _folder_facts(model: Recognizer, options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
     """Returns the facts that are recorded in all tables of a folder, and must be equal."""
     facts = prediction_facts(model, options)
-    facts["fingerprint"] = fingerprint(model)
+    facts["fingerprint"] = model.fingerprint
     if outputs.min_confidence:
         facts["min_confidence"] = str(outputs.min_confidence)
     if outputs.heads:
@@ -338,15 +337,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     for name, value in options.changed().items():
         facts[name] = str(value)
     return facts
-
-
-def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters of the hash of a model's weights and settings for prediction."""
-    net = model.net
-    digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
-    for name, tensor in sorted(net.state_dict().items()):
-        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 class Counts:
