@@ -5,12 +5,22 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import requests
 from packaging.requirements import Requirement
 from skimage.data import astronaut
 
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.extras import EXTRAS
 from fer_vit.face.image import encode_png
-from tests.helpers.core import ROOT, core_packages, modules_outside_the_core, run_in_core
+from fer_vit.labels import EXPRESSIONS
+from tests.helpers.core import (
+    ROOT,
+    core_environment,
+    core_packages,
+    modules_outside_the_core,
+    run_in_core,
+)
+from tests.helpers.servers import running
 
 INPUTS = Path(__file__).parent / "golden" / "inputs"
 HEAVY = {
@@ -25,6 +35,7 @@ HEAVY = {
     "torchmetrics",
     "torchvision",
 }
+PHOTO = encode_png(astronaut()[:300, 100:350])
 STATISTICS = ["scipy"]
 SERVER = ["fastapi", "starlette", "uvicorn"]
 VIDEO = ["av"]
@@ -59,7 +70,7 @@ NEED_TORCH = [
     "test --ckpt_path a.ckpt --data.manifest faces.parquet",
     "crossvalidate faces.parquet",
     "distill faces.parquet mixed.parquet --teachers a.ckpt",
-    "evaluate manifest.parquet",
+    "evaluate faces.parquet",
     "export model.onnx",
     "faithfulness photo.png",
     "finetune photos",
@@ -85,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a photo of a face in `work`."""
     folder = tmp_path_factory.mktemp("core")
     (folder / "work").mkdir()
-    (folder / "work" / "photo.png").write_bytes(encode_png(astronaut()[:300, 100:350]))
+    (folder / "work" / "photo.png").write_bytes(PHOTO)
     return folder
 
 
@@ -115,12 +126,16 @@ def test_a_command_of_the_core(words: str, also_hidden: list[str], place: Path) 
 def test_a_command_without_torch_says_how_to_get_it(words: str, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    (work / "photo.png").write_bytes(encode_png(astronaut()[:300, 100:350]))
+    (work / "photo.png").write_bytes(PHOTO)
+    (work / "a.ckpt").write_bytes(b"")
+    row = Row(PHOTO, "photo.png", "val", "happiness")
+    write_manifest(work / "faces.parquet", Reading(EXPRESSIONS, [row]), "made")
+    before = {*work.iterdir()}
     done = run_in_core(["-m", "fer_vit", *words.split()], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(r"fer-vit: error: .* needs more packages: pip install .*\[torch\].*", line)
-    assert [path.name for path in work.iterdir()] == ["photo.png"]
+    assert {*work.iterdir()} == before
 
 
 @pytest.mark.parametrize(("code", "error"), PYTHON, ids=[code for code, _ in PYTHON])
@@ -131,3 +146,22 @@ def test_python_of_the_core(code: str, error: str | None, place: Path) -> None:
     else:
         *_, line = done.stderr.splitlines()
         assert re.search(error.replace("[", r"\["), line)
+
+
+def test_the_server_predicts_and_does_not_explain(tmp_path: Path) -> None:
+    variables = core_environment(tmp_path / "site")
+    with running(tmp_path, PYTHONPATH=variables["PYTHONPATH"]) as server:
+
+        def send(**options: str) -> requests.Response:
+            files = {"files": ("photo.png", PHOTO, "image/png")}
+            return requests.post(f"{server.address}/api/report", files=files, data=options)
+
+        assert requests.get(f"{server.address}/api/explains").json() is False
+        report = send().json()
+        assert report["html"] is None
+        assert "faces.csv" in report["files"]
+        assert len(report["photos"]) == 1
+        refused = send(explain="true")
+        assert refused.status_code == 422
+        assert "PyTorch" in refused.text
+    assert "[torch]" in server.log.read_text()
