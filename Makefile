@@ -9,7 +9,7 @@ help:
 	@echo "make test   make lint and the default tests (about three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
-	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
+	@echo "make newcomer  the core alone in a new environment: its size, README's commands and Python"
 	@echo "make reference  write the pages of docs/reference that are made from code"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make links  check the links of the documentation, also into the web"
@@ -59,6 +59,7 @@ test-lowest:
 NEWCOMER := build/newcomer
 newcomer: .venv/installed
 	PYTHON=$(CURDIR)/$(BIN)/python bash .ci/newcomer.sh data/sample/astronaut.jpg $(NEWCOMER)
+	CORE_PYTHON=$(CURDIR)/$(NEWCOMER)/venv/bin/python $(BIN)/python -m pytest -n 2 tests/test_core.py
 
 reference: .venv/installed
 	$(BIN)/python -m docs.generate

@@ -72,7 +72,6 @@ docs/how-to/symmetry
 docs/how-to/custom
 docs/how-to/scaling
 docs/how-to/export
-docs/how-to/without_pytorch
 ```
 
 ```{toctree}

@@ -25,9 +25,9 @@ from fer_vit.commands import accept_text
 from fer_vit.errors import as_arguments
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResults
 from tests.helpers.commands import CROPS, fails, run
+from tests.helpers.crops import as_tensors
 from tests.helpers.models import small_model
 
 QUIET = {
@@ -178,10 +178,10 @@ def test_features_are_what_the_classifier_takes(
 
 
 def test_features_per_expression_are_averaged() -> None:
-    model = Recognizer(small_model(pool="query", regions=("mouth",)))
+    model = load(small_model(pool="query", regions=("mouth",)), "cpu")
     face = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     (batch,) = next(iter(model.find([face], PhotoOptions("crop", "none"))))[1]
-    pooled = model.net.pool_features(batch.image, batch.boxes, batch.valid)
+    pooled = model.net.pool_features(*as_tensors(batch))
     assert pooled.shape == (1, len(model.labels), 32)
     averaged = model.features(face, face="crop", detector="none")
     assert np.allclose(

@@ -110,7 +110,7 @@ def test_it_is_small_and_described(name: str) -> None:
     model = load(name, "cpu")
     assert sum(parameter.numel() for parameter in model.parameters()) < 8e6
     assert model.labels == list(EXPRESSIONS)
-    assert len(model.net.settings.template) == 5
+    assert len(model.net.settings.crop.template) == 5
     assert model.net.settings.temperature != 1
     card = ModelCard.load(folder / "README.md")
     assert card.data.model_name == name
