@@ -57,8 +57,8 @@ export class Finder {
         if (score < least) continue;
         const corner = [cell % columns, Math.floor(cell / columns)];
         const centre = [0, 1].map(axis => (corner[axis] + bbox[4 * cell + axis]) * stride);
-        const sides = [2, 3].map(axis => Math.exp(bbox[4 * cell + axis]) * stride);
-        const [left, top] = [0, 1].map(axis => centre[axis] - sides[axis] / 2);
+        const sides = [2, 3].map(axis => Math.fround(Math.exp(bbox[4 * cell + axis]) * stride));
+        const [left, top] = [0, 1].map(axis => Math.fround(centre[axis] - sides[axis] / 2));
         const [x, y, w, h] = [left, top, ...sides].map(Math.trunc);
         const landmarks = Array.from({ length: 5 }, (_, point): Point => [
           (kps[10 * cell + 2 * point] + corner[0]) * stride * zoomX,

@@ -24,45 +24,6 @@ export function round(value: number): number {
 
 const clamp = (value: number, low: number, high: number): number => Math.min(Math.max(value, low), high);
 
-/** The pixels of a side that make each new pixel, and their weights. */
-type Taps = { first: number; weights: number[] }[];
-
-function resample(image: Picture, columns: Taps, rows: Taps, max: number, finish: (sum: number) => number): Picture {
-  const { width, height, data } = image;
-  const made = empty(columns.length, rows.length);
-  // Rows that are made from the same pixels follow each other: each row is summed across once.
-  const across = new Map<number, Float64Array>();
-  const sumAcross = (y: number): Float64Array => {
-    const row = new Float64Array(COLOURS * columns.length);
-    columns.forEach(({ first, weights }, x) => {
-      for (let k = 0; k < weights.length; k += 1) {
-        const at = CHANNELS * (y * width + clamp(first + k, 0, width - 1));
-        for (let channel = 0; channel < COLOURS; channel += 1) row[COLOURS * x + channel] += weights[k] * data[at + channel];
-      }
-    });
-    return row;
-  };
-  rows.forEach(({ first, weights }, y) => {
-    for (const known of across.keys()) if (known < first) across.delete(known);
-    const sums = new Float64Array(COLOURS * columns.length);
-    weights.forEach((weight, k) => {
-      const source = clamp(first + k, 0, height - 1);
-      let row = across.get(source);
-      if (row === undefined) {
-        row = sumAcross(source);
-        across.set(source, row);
-      }
-      for (let i = 0; i < row.length; i += 1) sums[i] += weight * row[i];
-    });
-    for (let x = 0; x < columns.length; x += 1) {
-      const at = CHANNELS * (y * columns.length + x);
-      for (let channel = 0; channel < COLOURS; channel += 1) made.data[at + channel] = clamp(finish(sums[COLOURS * x + channel]), 0, max);
-      made.data[at + COLOURS] = 255;
-    }
-  });
-  return made;
-}
-
 /** Cubic weights of the four pixels around a place between the second and the third. */
 function cubic(x: number): number[] {
   const A = -0.75;
@@ -72,53 +33,131 @@ function cubic(x: number): number[] {
   return [w0, w1, w2, 1 - w0 - w1 - w2];
 }
 
+/** The two pixels around a place. */
 const linear = (x: number): number[] => [1 - x, x];
-/** OpenCV has weights of 11 bits. */
-const BITS = 2048;
 
-function tapsBetween(source: number, target: number, weigh: (x: number) => number[]): Taps {
-  const scale = source / target;
-  return Array.from({ length: target }, (_, i) => {
-    const place = Math.fround((i + 0.5) * scale - 0.5);
-    let first = Math.floor(place);
-    let rest = place - first;
-    const weights = weigh(rest);
-    if (weights.length === 2 && (first < 0 || first >= source - 1)) {
-      first = clamp(first, 0, source - 1);
-      rest = 0;
-    }
-    const rounded = weigh(rest).map(weight => round(weight * BITS) / BITS);
-    return { first: first - weights.length / 2 + 1, weights: rounded };
-  });
+/** The pixels of a side that make each pixel of a new side, and their weights, one after the other. */
+interface Taps {
+  starts: Int32Array;
+  pixels: Int32Array;
+  weights: Float32Array;
 }
 
-/** The share of each pixel in the part of a side that a new pixel covers. */
+function taps(target: number, of: (index: number) => { first: number; weights: number[] }, source: number): Taps {
+  const starts = new Int32Array(target + 1);
+  const [pixels, weights]: number[][] = [[], []];
+  for (let i = 0; i < target; i += 1) {
+    const { first, weights: shares } = of(i);
+    shares.forEach((share, k) => {
+      pixels.push(clamp(first + k, 0, source - 1));
+      weights.push(share);
+    });
+    starts[i + 1] = pixels.length;
+  }
+  return { starts, pixels: Int32Array.from(pixels), weights: Float32Array.from(weights) };
+}
+
+const UNIT = 2048; // OpenCV's weights have 11 bits
+
+/** The pixels around the place of each new pixel, with weights in whole numbers. */
+function tapsBetween(source: number, target: number, weigh: (x: number) => number[]): Taps {
+  const count = weigh(0).length;
+  return taps(target, index => {
+    const place = Math.fround((index + 0.5) * (source / target) - 0.5);
+    const left = Math.floor(place);
+    const outside = count === 2 && (left < 0 || left >= source - 1);
+    const weights = weigh(outside ? 0 : Math.fround(place - left));
+    const first = (outside ? clamp(left, 0, source - 1) : left) - count / 2 + 1;
+    return { first, weights: weights.map(weight => round(Math.fround(weight) * UNIT)) };
+  }, source);
+}
+
+/** The pixels that each new pixel covers, with their shares. */
 function tapsUnder(source: number, target: number): Taps {
   const scale = source / target;
-  return Array.from({ length: target }, (_, i) => {
-    const start = i * scale;
-    const width = Math.min(scale, source - start);
+  return taps(target, index => {
+    const start = index * scale;
     const end = start + scale;
-    const whole = Math.min(Math.floor(end), source - 1);
-    const first = Math.min(Math.ceil(start), whole);
-    const weights = Array.from({ length: whole - first }, () => 1 / width);
-    const before = first - start > 1e-3;
-    if (before) weights.unshift((first - start) / width);
-    if (end - whole > 1e-3) weights.push(Math.min(end - whole, 1, width) / width);
-    return { first: first - (before ? 1 : 0), weights };
-  });
+    const width = Math.min(scale, source - start);
+    const last = Math.min(Math.floor(end), source - 1);
+    const whole = Math.min(Math.ceil(start), last);
+    const weights = Array.from({ length: last - whole }, () => 1 / width);
+    const before = whole - start > 1e-3;
+    if (before) weights.unshift((whole - start) / width);
+    if (end - last > 1e-3) weights.push(Math.min(end - last, 1, width) / width);
+    return { first: before ? whole - 1 : whole, weights };
+  }, source);
 }
 
-export type Method = 'linear' | 'cubic' | 'area';
+/** A row of a picture at the new width, three numbers for each pixel. */
+function resizeRow({ width, data }: Picture, y: number, { starts, pixels, weights }: Taps, row: Float32Array): void {
+  const start = CHANNELS * width * y;
+  for (let x = 0, at = 0; x + 1 < starts.length; x += 1, at += COLOURS) {
+    let [red, green, blue] = [0, 0, 0];
+    for (let k = starts[x]; k < starts[x + 1]; k += 1) {
+      const from = start + CHANNELS * pixels[k];
+      const weight = weights[k];
+      red = Math.fround(red + Math.fround(weight * data[from]));
+      green = Math.fround(green + Math.fround(weight * data[from + 1]));
+      blue = Math.fround(blue + Math.fround(weight * data[from + 2]));
+    }
+    row[at] = red;
+    row[at + 1] = green;
+    row[at + 2] = blue;
+  }
+}
+
+/** The sum of a column's numbers with their weights, as OpenCV rounds it. */
+type Finish = (numbers: number[], weights: number[]) => number;
+
+const finishArea: Finish = (numbers, weights) => {
+  let sum = 0;
+  for (let k = 0; k < numbers.length; k += 1) sum = Math.fround(sum + Math.fround(weights[k] * numbers[k]));
+  return round(sum);
+};
+
+const finishLinear: Finish = ([first, second], [a, b]) =>
+  (((a * (first >> 4)) >> 16) + ((b * (second >> 4)) >> 16) + 2) >> 2;
+
+const finishCubic: Finish = (numbers, weights) =>
+  round(numbers.reduce((sum, number, k) => sum + (number * weights[k]) / UNIT / UNIT, 0));
+
+const METHODS = {
+  area: { finish: finishArea, taps: tapsUnder },
+  linear: { finish: finishLinear, taps: (source: number, target: number) => tapsBetween(source, target, linear) },
+  cubic: { finish: finishCubic, taps: (source: number, target: number) => tapsBetween(source, target, cubic) },
+};
+export type Method = keyof typeof METHODS;
 
 export function resize(image: Picture, width: number, height: number, method: Method): Picture {
-  const halves = image.width === 2 * width && image.height === 2 * height;
-  if (halves && method !== 'cubic') return halve(image);
-  if (method === 'area') {
-    return resample(image, tapsUnder(image.width, width), tapsUnder(image.height, height), 255, round);
+  if (image.width === 2 * width && image.height === 2 * height && method !== 'cubic') return halve(image);
+  const { finish, taps: tapsOf } = METHODS[method];
+  const [columns, lines] = [tapsOf(image.width, width), tapsOf(image.height, height)];
+  const made = empty(width, height);
+  const rows = new Map<number, Float32Array>(); // those of the last lines
+  for (let y = 0; y < height; y += 1) {
+    const used = [...lines.pixels.subarray(lines.starts[y], lines.starts[y + 1])];
+    const weights = [...lines.weights.subarray(lines.starts[y], lines.starts[y + 1])];
+    const free = [...rows.keys()].filter(line => !used.includes(line));
+    for (const line of new Set(used)) {
+      if (rows.has(line)) continue;
+      const old = free.pop();
+      const row = old === undefined ? new Float32Array(COLOURS * width) : rows.get(old)!;
+      if (old !== undefined) rows.delete(old);
+      resizeRow(image, line, columns, row);
+      rows.set(line, row);
+    }
+    const sources = used.map(line => rows.get(line)!);
+    const numbers = sources.map(() => 0);
+    for (let x = 0, at = CHANNELS * width * y; x < width; x += 1, at += CHANNELS) {
+      for (let channel = 0; channel < COLOURS; channel += 1) {
+        for (let k = 0; k < sources.length; k += 1) numbers[k] = sources[k][COLOURS * x + channel];
+        made.data[at + channel] = finish(numbers, weights);
+      }
+      made.data[at + COLOURS] = 255;
+    }
   }
-  const weigh = method === 'cubic' ? cubic : linear;
-  return resample(image, tapsBetween(image.width, width, weigh), tapsBetween(image.height, height, weigh), 255, round);
+  return made;
 }
 
 /** The mean of 2 x 2 pixels, as `resize` by exactly a half. */
@@ -201,36 +240,51 @@ function cut(image: Picture, left: number, top: number, width: number, height: n
 }
 
 const STEPS = 32; // OpenCV's places between two pixels
-const CUBIC = Array.from({ length: STEPS }, (_, i) => cubic(i / STEPS));
+const WARP_BITS = 15; // of the weights
+
+/** The weights (4, 4) of the pixels around a place, in whole numbers with the same sum at each place. */
+function warpWeights(stepX: number, stepY: number): Int32Array {
+  const [across, down] = [stepX, stepY].map(step => cubic(Math.fround(step / STEPS)).map(Math.fround));
+  const unit = 1 << WARP_BITS;
+  const weights = Int32Array.from({ length: 16 }, (_, i) => round(Math.fround(down[i >> 2] * across[i & 3]) * unit));
+  const excess = weights.reduce((sum, weight) => sum + weight, 0) - unit;
+  if (excess !== 0) {
+    // The rounding is made up for by the smallest or largest of four weights.
+    const middles = [10, 11, 14, 15];
+    const changed = middles.reduce((best, i) => ((excess < 0 ? weights[i] > weights[best] : weights[i] < weights[best]) ? i : best));
+    weights[changed] -= excess;
+  }
+  return weights;
+}
+
+const WARP_WEIGHTS = Array.from({ length: STEPS ** 2 }, (_, i) => warpWeights(i % STEPS, Math.floor(i / STEPS)));
 
 /** Draws a square by a matrix from its pixels to those of the image; the border is repeated. */
 function warpCubic({ width, height, data }: Picture, [a, b, c, d, e, f]: Matrix, size: number): Picture {
   const made = empty(size, size);
   const unit = 1024;
+  const half = 1 << (WARP_BITS - 1);
   for (let y = 0; y < size; y += 1) {
     const startX = round((b * y + c) * unit) + unit / STEPS / 2;
     const startY = round((e * y + f) * unit) + unit / STEPS / 2;
     for (let x = 0; x < size; x += 1) {
       const placeX = Math.floor((startX + round(a * x * unit)) / STEPS);
       const placeY = Math.floor((startY + round(d * x * unit)) / STEPS);
-      const [left, top] = [Math.floor(placeX / STEPS), Math.floor(placeY / STEPS)];
-      const across = CUBIC[placeX - STEPS * left];
-      const down = CUBIC[placeY - STEPS * top];
-      const at = CHANNELS * (y * size + x);
-      let [red, green, blue] = [0, 0, 0];
-      for (let j = 0; j < 4; j += 1) {
-        const row = clamp(top + j - 1, 0, height - 1) * width;
-        for (let i = 0; i < 4; i += 1) {
-          const from = CHANNELS * (row + clamp(left + i - 1, 0, width - 1));
-          const weight = down[j] * across[i];
-          red += weight * data[from];
-          green += weight * data[from + 1];
-          blue += weight * data[from + 2];
-        }
+      const left = Math.floor(placeX / STEPS);
+      const top = Math.floor(placeY / STEPS);
+      const weights = WARP_WEIGHTS[STEPS * (placeY - STEPS * top) + placeX - STEPS * left];
+      let [red, green, blue] = [half, half, half];
+      for (let i = 0; i < 16; i += 1) {
+        const row = clamp(top + (i >> 2) - 1, 0, height - 1) * width;
+        const from = CHANNELS * (row + clamp(left + (i & 3) - 1, 0, width - 1));
+        red += weights[i] * data[from];
+        green += weights[i] * data[from + 1];
+        blue += weights[i] * data[from + 2];
       }
-      made.data[at] = round(red);
-      made.data[at + 1] = round(green);
-      made.data[at + 2] = round(blue);
+      const at = CHANNELS * (y * size + x);
+      made.data[at] = red >> WARP_BITS;
+      made.data[at + 1] = green >> WARP_BITS;
+      made.data[at + 2] = blue >> WARP_BITS;
       made.data[at + 3] = 255;
     }
   }
