@@ -28,7 +28,7 @@ const reportData = {
   averages: [],
   faces: [],
 };
-const REPORT_SCRIPTS = ['base', 'picture', 'panel', 'affect', 'movements', 'outputs', 'pose'];
+const REPORT_SCRIPTS = ['base', 'picture', 'panel', 'group', 'terms', 'affect', 'movements', 'outputs', 'pose'];
 
 function bundle(entry, options) {
   return build({
@@ -51,6 +51,7 @@ const runtime = join(here, 'node_modules', 'onnxruntime-web', 'dist');
 for (const name of ['ort-wasm-simd-threaded.mjs', 'ort-wasm-simd-threaded.wasm']) {
   copyFileSync(join(runtime, name), join(folder, name));
 }
+copyFileSync(join(here, '..', 'data', 'sample', 'astronaut.jpg'), join(folder, 'sample.jpg'));
 writeFileSync(join(folder, 'report.js'), REPORT_SCRIPTS.map(name => read(join(report, 'page', `${name}.js`))).join('\n'));
 writeFileSync(join(folder, 'page.css'), read(join(report, 'page.css')) + read(join(here, 'src', 'page.css')));
 const data = JSON.stringify(reportData).replaceAll('<', '\\u003c');

@@ -100,6 +100,6 @@ CHARTS.movements = (data, shared, face) => {
   if (weak.length) {
     parts[1].append(element('details', {}, element('summary', {}, `${weak.length} more below ${WEAK}`), movementTable('', weak, data)));
   }
-  parts[1].append(movementTerms(data, shared, face));
+  if (data.regions) parts[1].append(movementTerms(data, shared, face));
   return {parts};
 };
