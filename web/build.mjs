@@ -69,6 +69,7 @@ const files = filesIn(folder);
 const hash = createHash('sha256');
 for (const name of files) hash.update(name).update(readFileSync(join(folder, name)));
 await bundle('offline.ts', {
+  format: 'iife',
   outfile: join(folder, 'sw.js'),
   define: { FILES: JSON.stringify(files), VERSION: JSON.stringify(hash.digest('hex').slice(0, 16)) },
 });

@@ -52,6 +52,7 @@ def head_facts(name: str, outputs: list[str], regions: list[str]) -> dict[str, A
         "high": head.high,
         "bounded": is_bounded(head),
         "names": [*output_titles(outputs).values()],
+        "meanings": [head.outputs[output] for output in outputs if head.outputs],
         "places": [drawn_region(output, regions) for output in outputs],
     }
 

@@ -27,10 +27,12 @@ let facts: Facts;
 let receiver: string | null = null;
 let stopped = false; // whether what is being read was removed
 
-const client = new Client((loaded, total) => {
+let client: Client;
+
+function showLoading(loaded: number, total: number): void {
   progress.value = loaded / total;
   say(`Loading the networks, once: ${(loaded / 1e6).toFixed(0)} of ${(total / 1e6).toFixed(0)} MB`);
-});
+}
 
 function say(text: string): void {
   output.textContent = text;
@@ -233,6 +235,21 @@ function offerNetworks(): void {
   });
 }
 
+/** Starts the service worker, which keeps all that is loaded from then on. Without one, the page works online. */
+async function keepOffline(): Promise<void> {
+  if (!('serviceWorker' in navigator)) return;
+  const { serviceWorker } = navigator;
+  const controlled = new Promise<unknown>(done => serviceWorker.addEventListener('controllerchange', done, { once: true }));
+  try {
+    const { installing } = await serviceWorker.register('sw.js');
+    if (installing === null || serviceWorker.controller !== null) return;
+    const failed = new Promise<void>(done => installing.addEventListener('statechange', () => {
+      if (installing.state === 'redundant') done();
+    }));
+    await Promise.race([controlled, failed]);
+  } catch { /* such as in a private window */ }
+}
+
 async function start(): Promise<void> {
   form.inert = true;
   try {
@@ -240,6 +257,9 @@ async function start(): Promise<void> {
   } catch (error) {
     warn(reasonOf(error));
   }
+  say('Loading the page …');
+  await keepOffline();
+  client = new Client(showLoading);
   try {
     facts = await client.ask('load', { model: '' });
   } catch (error) {
@@ -256,7 +276,6 @@ async function start(): Promise<void> {
   offerNetworks();
   listen();
   listenToCamera();
-  if ('serviceWorker' in navigator && window.isSecureContext) await navigator.serviceWorker.register('sw.js').catch(() => undefined);
 }
 
 void start();

@@ -15,6 +15,7 @@ export interface HeadFacts {
   high: number;
   bounded: boolean;
   names: string[];
+  meanings: string[];
   places: (number | null)[];
 }
 

@@ -57,10 +57,10 @@ function taps(target: number, of: (index: number) => { first: number; weights: n
   return { starts, pixels: Int32Array.from(pixels), weights: Float32Array.from(weights) };
 }
 
-const UNIT = 2048; // OpenCV's weights have 11 bits
+const LINEAR_UNIT = 2048; // OpenCV's linear weights have 11 bits
 
-/** The pixels around the place of each new pixel, with weights in whole numbers. */
-function tapsBetween(source: number, target: number, weigh: (x: number) => number[]): Taps {
+/** The pixels around the place of each new pixel, with weights of which `unit` is 1. */
+function tapsBetween(source: number, target: number, weigh: (x: number) => number[], unit: number): Taps {
   const count = weigh(0).length;
   return taps(target, index => {
     const place = Math.fround((index + 0.5) * (source / target) - 0.5);
@@ -68,7 +68,7 @@ function tapsBetween(source: number, target: number, weigh: (x: number) => numbe
     const outside = count === 2 && (left < 0 || left >= source - 1);
     const weights = weigh(outside ? 0 : Math.fround(place - left));
     const first = (outside ? clamp(left, 0, source - 1) : left) - count / 2 + 1;
-    return { first, weights: weights.map(weight => round(Math.fround(weight) * UNIT)) };
+    return { first, weights: unit === 1 ? weights : weights.map(weight => round(Math.fround(weight) * unit)) };
   }, source);
 }
 
@@ -120,12 +120,12 @@ const finishLinear: Finish = ([first, second], [a, b]) =>
   (((a * (first >> 4)) >> 16) + ((b * (second >> 4)) >> 16) + 2) >> 2;
 
 const finishCubic: Finish = (numbers, weights) =>
-  round(numbers.reduce((sum, number, k) => sum + (number * weights[k]) / UNIT / UNIT, 0));
+  round(numbers.reduce((sum, number, k) => sum + number * weights[k], 0));
 
 const METHODS = {
   area: { finish: finishArea, taps: tapsUnder },
-  linear: { finish: finishLinear, taps: (source: number, target: number) => tapsBetween(source, target, linear) },
-  cubic: { finish: finishCubic, taps: (source: number, target: number) => tapsBetween(source, target, cubic) },
+  linear: { finish: finishLinear, taps: (source: number, target: number) => tapsBetween(source, target, linear, LINEAR_UNIT) },
+  cubic: { finish: finishCubic, taps: (source: number, target: number) => tapsBetween(source, target, cubic, 1) },
 };
 export type Method = keyof typeof METHODS;
 

@@ -1,5 +1,6 @@
 // The service worker: keeps the page and its networks, so that later visits need no network.
 
+export {};
 declare const self: ServiceWorkerGlobalScope;
 declare const FILES: string[];
 declare const VERSION: string;
