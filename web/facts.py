@@ -23,6 +23,7 @@ from fer_vit.face.detectors import (
     PHOTO_SCORE,
     SURE_SCORE,
 )
+from fer_vit.face.network import open_network
 from fer_vit.faces import NO_FACE, OK, SEPARATOR, SMALL_SIZE, TURNED_ANGLE, WARNINGS
 from fer_vit.fields import WITH_VIDEOS, face_fields
 from fer_vit.heads import HEADS, output_titles, target_column
@@ -57,6 +58,16 @@ def head_facts(name: str, outputs: list[str], regions: list[str]) -> dict[str, A
     }
 
 
+def calibration(file: Path, stored: dict[str, Any]) -> dict[str, Any]:
+    """Returns the temperature and the threshold of prediction sets at 90 % of a network.
+
+    A network of 8 bits has its own in its metadata, in place of those in config.json.
+    """
+    metadata = open_network(file.read_bytes()).get_modelmeta().custom_metadata_map
+    own = stored | json.loads(metadata["fer_vit"])
+    return {"temperature": own["temperature"], "threshold": own["thresholds"]["90"][0]}
+
+
 def facts(model: Path) -> dict[str, Any]:
     """Returns what the page knows of a model, of the networks that find faces, and of tables."""
     stored = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -68,13 +79,15 @@ def facts(model: Path) -> dict[str, Any]:
         "version": __version__,
         "built": date.today().isoformat(),
         "model": model.name,
-        "models": [name for name in MODELS if (model / name).is_file()],
+        "models": [
+            {"file": name} | calibration(model / name, stored)
+            for name in MODELS
+            if (model / name).is_file()
+        ],
         "size": stored["config"]["img_size"],
         "template": stored["template"],
         "labels": stored["labels"],
         "colours": [expression_colour(label) for label in stored["labels"]],
-        "temperature": stored["temperature"],
-        "threshold": stored["thresholds"]["90"][0],
         "regions": {name: REGIONS[name]._asdict() for name in regions},
         "heads": heads,
         "fields": [
@@ -121,12 +134,11 @@ def write(folder: Path, model: Path = DEFAULT_MODEL) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     known = facts(model)
-    for name in known["models"]:
-        shutil.copyfile(model / name, folder / name)
+    for network in known["models"]:
+        shutil.copyfile(model / network["file"], folder / network["file"])
     shutil.copyfile(landmarks.LANDMARKS_FILE, folder / landmarks.LANDMARKS_FILE.name)
     shutil.copyfile(landmarks.LANDMARKS_FILE.with_name("NOTICE"), folder / "NOTICE")
-    network = yunet.yunet_path().read_bytes()
-    free = network.replace(yunet.FIXED_SIZE, yunet.FREE_SIZE)
+    free = yunet.yunet_path().read_bytes().replace(yunet.FIXED_SIZE, yunet.FREE_SIZE)
     (folder / yunet.YUNET_NAME).write_bytes(free)
     known["bytes"] = {path.name: path.stat().st_size for path in folder.glob("*.onnx")}
     (folder / "facts.json").write_text(json.dumps(known), encoding="utf-8")

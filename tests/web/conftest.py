@@ -40,8 +40,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no Node is here: install nodejs")
     if not (WEB / "node_modules").is_dir():
         pytest.skip("the packages of the page are missing: npm ci --prefix web")
-    from web.facts import write
+    from web.facts import DEFAULT_MODEL, write
 
+    if not (DEFAULT_MODEL / "model.onnx").is_file():
+        pytest.skip("the default model has no model.onnx")
     folder = tmp_path_factory.mktemp("web")
     write(folder / "model")
     subprocess.run(["node", WEB / "build.mjs", folder], check=True, capture_output=True)

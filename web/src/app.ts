@@ -224,7 +224,7 @@ function listenToParent(): void {
 
 function offerNetworks(): void {
   const choice = find<HTMLSelectElement>('[name=model]');
-  choice.append(...facts.models.map(name => element('option', { value: name }, NETWORKS[name])));
+  choice.append(...facts.models.map(({ file }) => element('option', { value: file }, NETWORKS[file])));
   choice.addEventListener('input', () => {
     reading = reading.then(async () => {
       progress.hidden = false;

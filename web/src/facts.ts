@@ -32,19 +32,24 @@ export interface FieldFacts {
   video: boolean;
 }
 
+/** A network, and what makes probabilities and prediction sets of its logits. */
+export interface NetworkFacts {
+  file: string;
+  temperature: number;
+  threshold: number;
+}
+
 export interface Facts {
   version: string;
   built: string;
   model: string;
-  models: string[];
+  models: NetworkFacts[];
   /** The size of each file in bytes. */
   bytes: Record<string, number>;
   size: number;
   template: Point[];
   labels: string[];
   colours: string[];
-  temperature: number;
-  threshold: number;
   regions: Record<string, RegionFacts>;
   heads: HeadFacts[];
   fields: FieldFacts[];

@@ -3,7 +3,7 @@
 import * as ort from 'onnxruntime-web/wasm';
 
 import { blur } from './blur';
-import type { Facts, HeadFacts, RegionFacts } from './facts';
+import type { Facts, HeadFacts, NetworkFacts, RegionFacts } from './facts';
 import type { Detection } from './find';
 import { apply, determinant, invert, mean, middle, rotation, similarity, type Box, type Matrix, type Point } from './geometry';
 import { planes, warp, type Picture } from './image';
@@ -23,6 +23,8 @@ export interface Crop {
 export interface Prediction {
   logits: number[];
   probabilities: number[];
+  /** The expressions of the prediction set at 90 %. */
+  set: string[];
   /** The values of each head, by name. */
   values: Record<string, number[]>;
 }
@@ -71,6 +73,19 @@ function regionsInPicture({ toCrop, boxes, visible }: Crop, image: Picture): boo
   });
 }
 
+/** The pixels of a crop with their mean colour in a box. */
+function covered(pixels: Float32Array, [left, top, right, bottom]: Box, size: number): Float32Array {
+  const made = pixels.slice();
+  const inside = (start: number, end: number): [number, number] =>
+    [Math.max(0, Math.ceil(start - 0.5)), Math.min(size, Math.ceil(end - 0.5))];
+  const [[firstColumn, endColumn], [firstRow, endRow]] = [inside(left, right), inside(top, bottom)];
+  for (let plane = 0; plane < pixels.length; plane += size * size) {
+    const colour = pixels.subarray(plane, plane + size * size).reduce((sum, level) => sum + level, 0) / size ** 2;
+    for (let y = firstRow; y < endRow; y += 1) made.fill(colour, plane + size * y + firstColumn, plane + size * y + endColumn);
+  }
+  return made;
+}
+
 function softmax(logits: number[]): number[] {
   const most = Math.max(...logits);
   const powers = logits.map(logit => Math.exp(logit - most));
@@ -96,6 +111,7 @@ function inPicture(column: string, { period }: HeadFacts, value: number, degrees
 export class Model {
   constructor(
     private readonly facts: Facts,
+    private readonly network: NetworkFacts,
     private readonly session: ort.InferenceSession,
   ) {}
 
@@ -142,8 +158,22 @@ export class Model {
         row(head.name, face).map((raw, k) => inPicture(head.columns[k], head, decode(head, raw), degrees)),
       ]));
       const logits = row('logits', face);
-      return { logits, probabilities: softmax(logits.map(logit => logit / facts.temperature)), values };
+      const probabilities = softmax(logits.map(logit => logit / this.network.temperature));
+      const set = facts.labels.filter((_, label) => probabilities[label] >= this.network.threshold);
+      return { logits, probabilities, set, values };
     });
+  }
+
+  /** How much the logit of a label falls when a region is hidden, for each region; 0 if it is not visible. */
+  async hideRegions(crop: Crop, label: number): Promise<number[]> {
+    const { size } = this.facts;
+    const regions = [...crop.boxes.keys()].filter(region => crop.visible[region]);
+    const hidden = regions.map(region => ({ ...crop, pixels: covered(crop.pixels, crop.boxes[region], size) }));
+    const seen = regions.map(region => crop.visible.map((visible, other) => visible && other !== region));
+    const [whole, ...without] = await this.predict([crop, ...hidden], [crop.visible, ...seen]);
+    const falls = crop.boxes.map(() => 0);
+    regions.forEach((region, i) => { falls[region] = whole.logits[label] - without[i].logits[label]; });
+    return falls;
   }
 
   /** Classifies the faces of a picture. */

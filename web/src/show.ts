@@ -3,7 +3,7 @@
 import type { Client } from './client';
 import type { Facts } from './facts';
 import type { Found, ShownFace } from './messages';
-import { predictionSet, warningsOf } from './table';
+import { warningsOf } from './table';
 
 const largest = (values: number[]): number => values.indexOf(Math.max(...values));
 
@@ -46,7 +46,7 @@ function panel(face: ShownFace, shown: ReportFace, facts: Facts, client: Client)
   const made = document.querySelector<HTMLTemplateElement>('#face')!.content.firstElementChild!.cloneNode(true) as HTMLElement;
   const part = <T extends Element = HTMLElement>(selector: string): T => made.querySelector<T>(selector)!;
   const top = shown.order[0];
-  const set = predictionSet(shown.probabilities, facts);
+  const { set } = face;
   part('h3').append(element('b', {}, labels[top]), ` ${probability(shown.probabilities[top])}`);
   part('.number').textContent = shown.where;
   part('.flags').append(...warningsOf(face, facts).map(text => element('li', {}, text)));

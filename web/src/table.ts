@@ -25,10 +25,6 @@ const LANDMARKS = ['right_eye', 'left_eye', 'nose', 'right_mouth', 'left_mouth']
 
 const largest = (values: number[]): number => values.indexOf(Math.max(...values));
 
-/** The expressions of the prediction set at 90 %. */
-export const predictionSet = (probabilities: number[], facts: Facts): string[] =>
-  facts.labels.filter((_, i) => probabilities[i] >= facts.threshold);
-
 /** The names of the warnings that apply to a face. */
 export function warningsOf(face: ShownFace, facts: Facts): string[] {
   const applies = [
@@ -40,9 +36,8 @@ export function warningsOf(face: ShownFace, facts: Facts): string[] {
 }
 
 export function row(picture: Picture, index: number, face: ShownFace, facts: Facts, tracked?: Tracked): Row {
-  const { probabilities, box, landmarks } = face;
+  const { probabilities, set, box, landmarks } = face;
   const top = largest(probabilities);
-  const set = predictionSet(probabilities, facts);
   const cells: Row = {
     ...picture,
     face: index,

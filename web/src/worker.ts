@@ -7,7 +7,7 @@ import { Finder } from './find';
 import { compose, invert, longerSide, middle, scaling, type Box, type Matrix } from './geometry';
 import { round, warp, type Picture } from './image';
 import { Refusal, type Ask, type Found, type Kind, type Reply, type Requests, type ShownFace } from './messages';
-import { Model, type Crop } from './model';
+import { Model } from './model';
 
 const FOLDER = 'model/';
 const SHOWN_SIDE = 1600; // of a photo on the page
@@ -59,13 +59,13 @@ async function load(name: string): Promise<Facts> {
     throw new Refusal('This browser lacks WebAssembly SIMD. Use Chrome or Edge 91, Firefox 89, Safari 16.4, or newer.');
   }
   const facts = loaded?.facts ?? await (await fetch(`${FOLDER}facts.json`)).json() as Facts;
-  const model = facts.models.includes(name) ? name : facts.models[0];
+  const network = facts.models.find(({ file }) => file === name) ?? facts.models[0];
   const networks = loaded ? [] : [facts.detector.file, facts.landmarks.file];
-  const names = [...networks, model];
+  const names = [...networks, network.file];
   const contents = await fetchAll(Object.fromEntries(names.map(file => [file, facts.bytes[file]])));
   const open = async (file: string): Promise<ort.InferenceSession> => ort.InferenceSession.create(contents.get(file)!, { logSeverityLevel: FATAL });
   const finder = loaded?.finder ?? new Finder(facts, await open(facts.detector.file), await open(facts.landmarks.file));
-  loaded = { facts, finder, model: new Model(facts, await open(model)) };
+  loaded = { facts, finder, model: new Model(facts, network, await open(network.file)) };
   return facts;
 }
 
@@ -140,20 +140,12 @@ async function readPhoto(file: Blob): Promise<Requests['photo']['answer']> {
   return { ...await read(image), picture: await shown(file, image) };
 }
 
-/** How much the logit of a label falls when a region is hidden, for each visible region. */
-async function hideRegions(crop: Crop, label: number): Promise<{ falls: number[] }> {
-  const { model } = ready();
-  const hidden = crop.visible.map((_, region) => crop.visible.map((seen, other) => seen && other !== region));
-  const [whole, ...without] = await model.predict(Array(hidden.length + 1).fill(crop), [crop.visible, ...hidden]);
-  return { falls: without.map(({ logits }, region) => (crop.visible[region] ? whole.logits[label] - logits[label] : 0)) };
-}
-
 async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
   switch (ask.kind) {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask.file);
     case 'frame': return read(pixelsOf(ask.frame));
-    case 'regions': return hideRegions(ask.crop, ask.label);
+    case 'regions': return { falls: await ready().model.hideRegions(ask.crop, ask.label) };
   }
 }
 
