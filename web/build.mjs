@@ -51,6 +51,8 @@ const runtime = join(here, 'node_modules', 'onnxruntime-web', 'dist');
 for (const name of ['ort-wasm-simd-threaded.mjs', 'ort-wasm-simd-threaded.wasm']) {
   copyFileSync(join(runtime, name), join(folder, name));
 }
+copyFileSync(join(here, '..', 'LICENSE'), join(folder, 'LICENSE.txt'));
+copyFileSync(join(here, 'NOTICE'), join(folder, 'NOTICE.txt'));
 copyFileSync(join(here, '..', 'data', 'sample', 'astronaut.jpg'), join(folder, 'sample.jpg'));
 writeFileSync(join(folder, 'report.js'), REPORT_SCRIPTS.map(name => read(join(report, 'page', `${name}.js`))).join('\n'));
 writeFileSync(join(folder, 'page.css'), read(join(report, 'page.css')) + read(join(here, 'src', 'page.css')));

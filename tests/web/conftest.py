@@ -1,4 +1,4 @@
-"""The page that computes in the browser, built and served by a web server without headers of its own."""
+"""The page that computes in the browser, built, and served without headers of its own."""
 
 import shutil
 import subprocess

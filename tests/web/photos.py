@@ -1,4 +1,4 @@
-"""Photos for the page in the browser: a photo in the public domain in many forms, and drawn faces."""
+"""Photos for the page in the browser: one in the public domain in many forms, and drawn faces."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page that computes in the browser, in Chromium: its numbers are Python's, and nothing leaves it."""
+"""The page that computes in the browser: its numbers are Python's, and nothing leaves it."""
 
 import csv
 import io
@@ -74,7 +74,9 @@ def read(page: Page, *files: Path | dict[str, Any]) -> list[dict[str, str]]:
     return [*csv.DictReader(io.StringIO(text, newline=""))]
 
 
-def python_rows(model: Recognizer, folder: Path, *files: Path, **options: Any) -> list[dict[str, str]]:
+def python_rows(
+    model: Recognizer, folder: Path, *files: Path, **options: Any
+) -> list[dict[str, str]]:
     """The rows of `fer-vit predict` with the names of files instead of paths."""
     from fer_vit.fields import face_fields
     from fer_vit.report.table import write_fields
@@ -131,20 +133,23 @@ def test_a_clip_of_72_frames_has_the_rows_of_python(
     expected = python_rows(model, tmp_path, clip, detect_every=1)
     # A canvas and FFmpeg turn the colours of a clip into RGB in their own ways.
     for row, other in zip(rows, expected, strict=True):
-        for name in ("path", "frame", "track", "face", "status", "label"):
+        for name in ("path", "frame", "track", "face", "status"):
             assert row[name] == other[name]
         assert abs(float(row["seconds"]) - float(other["seconds"])) < 1e-3
         for name in ("box_left", "box_bottom", "nose_x", "nose_y"):
             assert abs(float(row[name]) - float(other[name])) < 1
-    columns = [name for name in rows[0] if name.startswith(("p_", "smoothed_"))]
-    ours, theirs = (np.array([[float(row[c]) for c in columns[:8]] for row in table]) for table in (rows, expected))
-    assert np.abs(ours - theirs).mean() < 0.02
+    for prefix in ("p_", "smoothed_"):
+        names = [prefix + label for label in model.labels]
+        ours, theirs = (
+            [[float(row[n]) for n in names] for row in table] for table in (rows, expected)
+        )
+        assert np.abs(np.subtract(ours, theirs)).mean() < 0.02
 
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>.png",
     "=cmd|' /C calc'!A0.png",
-    "a,b;\"c\".png",
+    'a,b;"c".png',
     "\u202egnp.exe.png",
     "-2+3;=1+1.png",
 ]
@@ -212,7 +217,9 @@ def test_regions_that_are_hidden(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (1280, "dark")])
-def test_the_page_is_accessible(tab: Tab, address: str, width: int, scheme: Scheme, tmp_path: Path) -> None:
+def test_the_page_is_accessible(
+    tab: Tab, address: str, width: int, scheme: Scheme, tmp_path: Path
+) -> None:
     page, wrong = opened(tab, f"{address}/", width, scheme)
     cv2.imwrite(str(tmp_path / "crowd.png"), crowd(5, [90, 140, 200, 120], (640, 300)))
     read(page, tmp_path / "crowd.png", {"name": "no.png", "mimeType": "image/png", "buffer": b""})
@@ -268,11 +275,11 @@ def test_offline_after_the_first_visit(tab: Tab, site: Path) -> None:
     page = context.new_page()
     with served(site) as address:
         page.goto(address)
-        expect(page.get_by_text("Ready.")).to_be_visible(timeout=100_000)
+        expect(page.get_by_text("Ready.")).to_be_visible()
     page.reload()
-    expect(page.get_by_text("Ready.")).to_be_visible(timeout=100_000)
+    expect(page.get_by_text("Ready.")).to_be_visible()
     page.get_by_role("button", name="Try a sample photo").click()
-    expect(page.get_by_role("heading", name="happiness")).to_be_visible(timeout=100_000)
+    expect(page.get_by_role("heading", name="happiness")).to_be_visible()
     context.close()
 
 
@@ -297,12 +304,12 @@ def filmed(tab: Tab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brows
 def test_the_camera(filmed: Browser, address: str) -> None:
     page = filmed.new_page()
     page.goto(address)
-    expect(page.get_by_text("Ready.")).to_be_visible(timeout=100_000)
+    expect(page.get_by_text("Ready.")).to_be_visible()
     page.get_by_role("button", name="Use the camera").click()
     page.get_by_label("keep a row").check()
-    expect(page.get_by_text(re.compile("^1 face, .* pictures a second"))).to_be_visible(timeout=100_000)
+    expect(page.get_by_text(re.compile("^1 face, .* pictures a second"))).to_be_visible()
     expect(page.locator(".live aside table")).to_be_visible()
-    expect(page.locator(".count")).to_have_text(re.compile(r"\d+ rows?, \d+ faces?"), timeout=100_000)
+    expect(page.locator(".count")).to_have_text(re.compile(r"\d+ rows?, \d+ faces?"))
     page.get_by_role("button", name="Stop the camera").click()
     expect(page.locator(".live")).to_be_hidden()
     with page.expect_download() as download:
@@ -315,7 +322,7 @@ def test_the_camera(filmed: Browser, address: str) -> None:
 def test_a_blocked_camera_is_a_line(page: Page) -> None:
     page.get_by_role("button", name="Use the camera").click()
     line = page.locator(".messages li")
-    expect(line).to_have_text(re.compile("^(The camera is blocked|No camera was found|The camera cannot)"))
+    expect(line).to_have_text(re.compile("^(The camera|No camera) "))
     assert read(page, SAMPLE)[0]["label"] == "happiness"
 
 
@@ -336,9 +343,9 @@ def test_what_a_browser_lacks_is_a_line(tab: Tab, address: str, fault: str, line
     page.route("**/worker.js", answer)
     page.goto(address)
     if "SIMD" not in line:
-        expect(page.get_by_text("Ready.")).to_be_visible(timeout=100_000)
+        expect(page.get_by_text("Ready.")).to_be_visible()
         page.get_by_role("button", name="Try a sample photo").click()
-    expect(page.locator(".messages li")).to_contain_text(line, timeout=100_000)
+    expect(page.locator(".messages li")).to_contain_text(line)
     context.close()
 
 
@@ -385,4 +392,3 @@ def test_another_parent_than_an_origin_is_a_line(tab: Tab, address: str, parent:
     page, _ = tab.open(f"{address}/?parent={parent}")
     expect(page.locator(".messages li")).to_contain_text("Expected an origin such as")
     expect(page.locator(".consent")).to_be_hidden()
-

@@ -4,7 +4,7 @@ import { Camera } from './camera';
 import { Client } from './client';
 import { framesOf } from './clip';
 import type { Facts } from './facts';
-import { Refusal, type ShownFace } from './messages';
+import { Refusal } from './messages';
 import { parentOrigin, sendRows } from './parent';
 import { clipSection, countOf, largest, photoSection } from './show';
 import { csv, emptyRow, row, type Row } from './table';
@@ -85,7 +85,7 @@ async function readPhoto(file: Blob, name: string): Promise<void> {
 async function readClip(file: Blob, name: string): Promise<void> {
   const fps = Number(new FormData(form).get('fps'));
   const tracker = new Tracker();
-  const frames: (TrackedFrame<ShownFace> & { number: number })[] = [];
+  const frames: (TrackedFrame & { number: number })[] = [];
   let failure: string | null = null;
   try {
     for await (const { number, seconds, frame } of framesOf(file, fps)) {

@@ -80,11 +80,11 @@ export class Finder {
   private async look(image: Picture, box: Box): Promise<{ landmarks: Point[]; logit: number }> {
     const { side: size, share } = this.facts.landmarks;
     const target = this.facts.template.map(([x, y]): Point => [x * size, y * size]);
-    const first = await this.lookIn(image, boxMatrix(box, size, (share * size) / longerSide(box)));
-    return this.lookIn(image, similarity(first.landmarks, target));
+    const first = await this.lookAtCut(image, boxMatrix(box, size, (share * size) / longerSide(box)));
+    return this.lookAtCut(image, similarity(first.landmarks, target));
   }
 
-  private async lookIn(image: Picture, toCut: Matrix): Promise<{ landmarks: Point[]; logit: number }> {
+  private async lookAtCut(image: Picture, toCut: Matrix): Promise<{ landmarks: Point[]; logit: number }> {
     const { side: size, points, face } = this.facts.landmarks;
     const levels = standardized(grey(warp(image, toCut, size)));
     const both = new Float32Array(2 * levels.length);

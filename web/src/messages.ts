@@ -7,19 +7,17 @@ import type { Crop, Face } from './model';
 /** A face with the square around it as a picture for the page. */
 export interface ShownFace extends Face {
   cut: { picture: Blob; size: number; fromCrop: Matrix };
-  /** The side of the crop in pixels of the photo. */
-  size: number;
 }
 
-export interface Found {
+export interface Found<F extends Face = Face> {
   width: number;
   height: number;
-  faces: ShownFace[];
+  faces: F[];
 }
 
 export interface Requests {
   load: { ask: { model: string }; answer: Facts };
-  photo: { ask: { file: Blob }; answer: Found & { picture: Blob } };
+  photo: { ask: { file: Blob }; answer: Found<ShownFace> & { picture: Blob } };
   frame: { ask: { frame: ImageBitmap | VideoFrame }; answer: Found };
   regions: { ask: { crop: Crop; label: number }; answer: { falls: number[] } };
 }

@@ -31,6 +31,8 @@ export interface Prediction {
 
 export interface Face extends Detection, Prediction {
   crop: Crop;
+  /** The side of the crop in pixels of the picture. */
+  size: number;
   /** The regions whose centre is in the picture. */
   inPicture: boolean[];
 }
@@ -181,10 +183,11 @@ export class Model {
     const crops = found.map(face => cropFace(image, face.landmarks, this.facts));
     const predictions = await this.predict(crops, crops.map(crop => crop.visible));
     return found.map((face, i) => ({
-      ...face, ...predictions[i], crop: crops[i], inPicture: regionsInPicture(crops[i], image),
+      ...face,
+      ...predictions[i],
+      crop: crops[i],
+      size: this.facts.size / Math.sqrt(determinant(crops[i].toCrop)),
+      inPicture: regionsInPicture(crops[i], image),
     }));
   }
-
-  /** The side of a face's crop in pixels of the picture. */
-  sizeOf = ({ toCrop }: Crop): number => this.facts.size / Math.sqrt(determinant(toCrop));
 }

@@ -86,7 +86,7 @@ function panel(face: ShownFace, shown: ReportFace, facts: Facts, client: Client)
 }
 
 /** A photo with a box for each face, and one face with its numbers. */
-export function photoSection(name: string, picture: Blob, found: Found, facts: Facts, client: Client, open: boolean): HTMLElement {
+export function photoSection(name: string, picture: Blob, found: Found<ShownFace>, facts: Facts, client: Client, open: boolean): HTMLElement {
   const faces = found.faces.map((face, i) => reportFace(face, i, found.faces.length, name, facts));
   const image = element('img', { src: URL.createObjectURL(picture), alt: `${name}, ${countOf(faces.length)}` });
   const section = element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)));

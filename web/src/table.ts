@@ -1,7 +1,7 @@
 // The rows of `fer-vit predict`, with the command's columns in the command's order, and their CSV.
 
 import type { Facts, FieldFacts } from './facts';
-import type { ShownFace } from './messages';
+import type { Face } from './model';
 
 export type Cell = string | number | boolean | null;
 export type Row = Record<string, Cell>;
@@ -26,7 +26,7 @@ const LANDMARKS = ['right_eye', 'left_eye', 'nose', 'right_mouth', 'left_mouth']
 const largest = (values: number[]): number => values.indexOf(Math.max(...values));
 
 /** The names of the warnings that apply to a face. */
-export function warningsOf(face: ShownFace, facts: Facts): string[] {
+export function warningsOf(face: Face, facts: Facts): string[] {
   const applies = [
     face.size < facts.smallSize,
     (face.values['pose'] ?? []).some(angle => Math.abs(angle) > facts.turnedAngle),
@@ -35,7 +35,7 @@ export function warningsOf(face: ShownFace, facts: Facts): string[] {
   return facts.warnings.filter((_, i) => applies[i]);
 }
 
-export function row(picture: Picture, index: number, face: ShownFace, facts: Facts, tracked?: Tracked): Row {
+export function row(picture: Picture, index: number, face: Face, facts: Facts, tracked?: Tracked): Row {
   const { probabilities, set, box, landmarks } = face;
   const top = largest(probabilities);
   const cells: Row = {

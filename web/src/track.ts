@@ -91,9 +91,9 @@ function update(track: Track, face: Place, seconds: number): void {
   track.seconds = seconds;
 }
 
-export interface TrackedFrame<F extends Face = Face> {
+export interface TrackedFrame {
   seconds: number;
-  faces: F[];
+  faces: Face[];
   tracks: number[];
 }
 

@@ -106,15 +106,16 @@ function cutOut(image: Picture, box: Box, most: number): [Picture, Matrix] {
 }
 
 async function read(image: Picture): Promise<Found> {
-  const { facts, finder, model } = ready();
-  const found = await finder.find(image);
-  const faces: ShownFace[] = [];
-  for (const face of await model.classify(image, found)) {
-    const [cut, toCut] = cutOut(image, face.box, facts.cutSide);
-    const fromCrop = compose(toCut, invert(face.crop.toCrop));
-    faces.push({ ...face, size: model.sizeOf(face.crop), cut: { picture: await asBlob(cut), size: cut.width, fromCrop } });
-  }
+  const { finder, model } = ready();
+  const faces = await model.classify(image, await finder.find(image));
   return { width: image.width, height: image.height, faces };
+}
+
+/** The faces of a frame, without pixels: a long clip has many. */
+async function readFrame(frame: ImageBitmap | VideoFrame): Promise<Found> {
+  const found = await read(pixelsOf(frame));
+  const faces = found.faces.map(face => ({ ...face, crop: { ...face.crop, pixels: new Float32Array(0) } }));
+  return { ...found, faces };
 }
 
 /** A photo as the page shows it: as it is, or smaller. */
@@ -137,14 +138,21 @@ async function readPhoto(file: Blob): Promise<Requests['photo']['answer']> {
     throw new Refusal('not an image that this browser can decode');
   }
   const image = pixelsOf(bitmap);
-  return { ...await read(image), picture: await shown(file, image) };
+  const found = await read(image);
+  const faces: ShownFace[] = [];
+  for (const face of found.faces) {
+    const [cut, toCut] = cutOut(image, face.box, ready().facts.cutSide);
+    const fromCrop = compose(toCut, invert(face.crop.toCrop));
+    faces.push({ ...face, cut: { picture: await asBlob(cut), size: cut.width, fromCrop } });
+  }
+  return { ...found, faces, picture: await shown(file, image) };
 }
 
 async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
   switch (ask.kind) {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask.file);
-    case 'frame': return read(pixelsOf(ask.frame));
+    case 'frame': return readFrame(ask.frame);
     case 'regions': return { falls: await ready().model.hideRegions(ask.crop, ask.label) };
   }
 }
@@ -155,7 +163,7 @@ const send = (reply: Reply): void => self.postMessage(reply);
 function line(error: unknown): string {
   if (error instanceof Refusal) return error.message;
   const text = error instanceof Error ? error.message : String(error);
-  if (error instanceof RangeError || /memory|allocat|too large/i.test(text)) {
+  if (error instanceof RangeError || /memory|allocation|too large/i.test(text)) {
     return 'not enough memory: close other tabs, or use a smaller photo';
   }
   return `failed: ${text.split('\n')[0]}`;
