@@ -3,9 +3,9 @@
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-The shipped models predict the faces of both data sets. A new network is trained on these
-predictions and the annotators' votes with strong augmentation; several shorter trainings start from
-it and are averaged. Finished stages are skipped and interrupted trainings resume, so run the
+A new network is trained on both data sets: on the predictions of the shipped models for each
+augmented face and the annotators' votes, with strong augmentation. Several shorter trainings start
+from it and are averaged. Finished stages are skipped and interrupted trainings resume, so run the
 command again after an interruption. OUTPUT/stages.json has the seconds (of all attempts) and the
 result of each stage.
 """
@@ -19,6 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from benchmarks.ablation import FER_VIT, ROOT, evaluation, figures, newest, results_file
 from benchmarks.machine import run_main
 from fer_vit.files import atomic_write
@@ -31,8 +34,6 @@ TEACHERS = ("ferplus-small", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
 """Strength of the logit adjustment."""
-PER_CLASS = 8000
-"""Limit of unlabelled faces per predicted expression: most FairFace faces are neutral or happy."""
 
 
 class Stage(NamedTuple):
@@ -54,25 +55,26 @@ class Stage(NamedTuple):
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order, given the two data sets and the output folder."""
-    faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
+    faces, more, both = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "both"))
     yield Stage(
         "prepare FERPlus",
         faces,
         ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"],
     )
     yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
-    yield Stage("votes", votes, ["distill", *TEACHERS, str(faces), str(votes), *also])
+    yield Stage("join", both, ["join", str(faces), str(more)])
+    taught = f"--model.teachers=[{', '.join(TEACHERS)}]"
     student = output / "student"
     model = output / NAME
-    yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
+    yield fit(student, both, 0, f"--config={STUDENT}", taught, *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
         yield fit(
             finish,
-            votes,
+            both,
             seed,
             f"--config={STUDENT}",
+            taught,
             f"--config={FINISH}",
             f"--model.init={newest(student)}",
         )
@@ -91,9 +93,20 @@ def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     )
 
 
+def join(labelled: Path, more: Path, both: Path) -> str:
+    """Writes the faces of two manifests, with the labels of the first one. Returns their number."""
+    tables = [pq.read_table(path) for path in (labelled, more)]
+    table = pa.concat_tables(tables, promote_options="default")
+    with atomic_write(both) as new:
+        pq.write_table(table.replace_schema_metadata(tables[0].schema.metadata), new)
+    return f"{len(table):,} rows"
+
+
 def run(stage: Stage) -> str:
     """Runs or resumes a stage. Returns its result: accuracy and UAR, or the last printed line."""
     words = stage.words
+    if words[0] == "join":
+        return join(*map(Path, words[1:]), stage.product)
     script = words[0] == "-m"
     program = [sys.executable] if script else FER_VIT
     shown = ["python" if script else "fer-vit", *words]
