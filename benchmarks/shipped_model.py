@@ -19,9 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from benchmarks.ablation import FER_VIT, ROOT, evaluation, figures, newest, results_file
 from benchmarks.machine import run_main
 from fer_vit.files import atomic_write
@@ -30,7 +27,6 @@ NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (
     ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish")
 )
-TEACHERS = ("ferplus-small", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
 """Strength of the logit adjustment."""
@@ -55,18 +51,17 @@ class Stage(NamedTuple):
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order, given the two data sets and the output folder."""
-    faces, more, both = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "both"))
+    faces, both = (output / f"{name}.parquet" for name in ("ferplus", "both"))
     yield Stage(
         "prepare FERPlus",
         faces,
         ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"],
     )
-    yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    yield Stage("join", both, ["join", str(faces), str(more)])
-    taught = f"--model.teachers=[{', '.join(TEACHERS)}]"
+    added = ["--add", str(faces)]
+    yield Stage("prepare FairFace", both, ["prepare", "fairface", str(fairface), str(both), *added])
     student = output / "student"
     model = output / NAME
-    yield fit(student, both, 0, f"--config={STUDENT}", taught, *BOTH_CORES)
+    yield fit(student, both, 0, f"--config={STUDENT}", *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
         yield fit(
@@ -74,7 +69,6 @@ def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[
             both,
             seed,
             f"--config={STUDENT}",
-            taught,
             f"--config={FINISH}",
             f"--model.init={newest(student)}",
         )
@@ -93,20 +87,9 @@ def fit(folder: Path, manifest: Path, seed: int, *words: str) -> Stage:
     )
 
 
-def join(labelled: Path, more: Path, both: Path) -> str:
-    """Writes the faces of two manifests, with the labels of the first one. Returns their number."""
-    tables = [pq.read_table(path) for path in (labelled, more)]
-    table = pa.concat_tables(tables, promote_options="default")
-    with atomic_write(both) as new:
-        pq.write_table(table.replace_schema_metadata(tables[0].schema.metadata), new)
-    return f"{len(table):,} rows"
-
-
 def run(stage: Stage) -> str:
     """Runs or resumes a stage. Returns its result: accuracy and UAR, or the last printed line."""
     words = stage.words
-    if words[0] == "join":
-        return join(*map(Path, words[1:]), stage.product)
     script = words[0] == "-m"
     program = [sys.executable] if script else FER_VIT
     shown = ["python" if script else "fer-vit", *words]
