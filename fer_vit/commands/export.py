@@ -75,8 +75,8 @@ def export(
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
             the logarithm of an expression's frequency in the training faces of `calibrate` is
             subtracted from the logit of the expression (Menon et al. 2021). A new adjustment
-            replaces an earlier adjustment; `distill` ignores adjustments. Prints accuracy and UAR
-            (unweighted average recall) before and after.
+            replaces an earlier adjustment. Prints accuracy and UAR (unweighted average recall)
+            before and after.
         half: Store the weights of a folder in 16 bits, half the size. They are loaded as 32 bits.
         onnx: Also write model.onnx to a folder. fer-vit then predicts from it without PyTorch.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a

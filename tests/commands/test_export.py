@@ -19,7 +19,6 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
 from fer_vit.commands import export
-from fer_vit.commands.distill import average_teachers
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import fit_temperature, labelled_batches
@@ -471,19 +470,6 @@ def test_a_prior_is_what_training_left(
     assert model.net.settings.prior == pytest.approx(expected / expected.sum(), rel=1e-5)
     save_network(model.net, tmp_path / "model")
     assert load_network(tmp_path / "model").settings == model.net.settings
-
-
-def test_a_teacher_is_not_adjusted(drawn: Path, tmp_path: Path) -> None:
-    labels = Manifest.read(drawn / "faces.parquet").labels
-    net = build_model(SMALL, labels).eval()
-    save_network(net, tmp_path / "plain")
-    net.adjust([0.3] + [0.1] * (len(net.settings.labels) - 1), 0.5)
-    save_network(net, tmp_path / "adjusted")
-    rows = Manifest.read(drawn / "faces.parquet").split("train")
-    votes = [
-        average_teachers([tmp_path / name], rows, rows.targets()) for name in ("plain", "adjusted")
-    ]
-    assert np.array_equal(*votes)
 
 
 @pytest.mark.slow
