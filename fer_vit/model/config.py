@@ -131,6 +131,9 @@ class ModelSettings:
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
     # The names of the K outputs, in order, of each further head of `heads.HEADS`.
     outputs: dict[str, list[str]] = field(default_factory=dict)
+    # Pearson's r of outputs with targets of held-out faces, by head and output. None, and an output
+    # that is not there: not measured.
+    r: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
 
 def check_config(config: RegionViTConfig) -> None:

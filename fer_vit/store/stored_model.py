@@ -137,6 +137,10 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
         is_gain = len(gain) in (1, 3) and _all_within(gain, -9, 9)
         expect("faithfulness", is_gain, "one number or three for each method")
 
+    for head, measured in settings.r.items():
+        are_outputs = measured.keys() <= {*settings.outputs.get(head, ())}
+        expect("r", are_outputs and _all_within(measured.values(), -1, 1), "from -1 to 1 by output")
+
 
 def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:
     """Returns whether all numbers lie between two bounds, inclusive. None is ignored."""
