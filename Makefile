@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
+.PHONY: demo lint test test-all test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (three minutes on two cores)"
-	@echo "make test   style checks, types and the default tests (about three minutes on two cores)"
+	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
+	@echo "make test   make lint and the default tests (about three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
-	@echo "make newcomer  README's install, commands and Python in a new environment without extras"
+	@echo "make newcomer  the core alone in a new environment: its size, README's commands and Python"
 	@echo "make reference  write the pages of docs/reference that are made from code"
 	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make links  check the links of the documentation, also into the web"
@@ -31,12 +32,18 @@ help:
 # Compiled files are kept: tests start many processes, which read the package.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test: .venv/installed
+# Tests that read the code and the documentation, and run nothing.
+CHECKS := tests/test_layers.py tests/test_pages.py
+
+lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(PYTEST)
+	$(BIN)/python -m pytest -n 0 $(CHECKS)
+
+test: lint
+	$(PYTEST) $(CHECKS:%=--ignore=%)
 
 test-all: test
 	$(PYTEST) -m slow
@@ -53,6 +60,7 @@ test-lowest:
 NEWCOMER := build/newcomer
 newcomer: .venv/installed
 	PYTHON=$(CURDIR)/$(BIN)/python bash .ci/newcomer.sh data/sample/astronaut.jpg $(NEWCOMER)
+	CORE_PYTHON=$(CURDIR)/$(NEWCOMER)/venv/bin/python $(BIN)/python -m pytest -n 2 tests/test_core.py
 
 reference: .venv/installed
 	$(BIN)/python -m docs.generate

@@ -73,7 +73,6 @@ docs/how-to/symmetry
 docs/how-to/custom
 docs/how-to/scaling
 docs/how-to/export
-docs/how-to/without_pytorch
 ```
 
 ```{toctree}
@@ -88,6 +87,7 @@ docs/reference/tables
 docs/reference/video_files
 docs/reference/python
 docs/reference/rest
+docs/reference/limits
 docs/reference/stability
 docs/reference/glossary
 CHANGELOG

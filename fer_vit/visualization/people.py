@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from fer_vit.data.dataset import Batch, collate
-from fer_vit.face.finder import FaceFinder
+from fer_vit.face.finder import Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, join_faces
 from fer_vit.geometry import Image
-from fer_vit.predict.photos import PhotoOptions, as_samples
-from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
 
 # Most pictures of a person. All people in a video have at most four times as many pictures
@@ -26,7 +25,10 @@ from fer_vit.predict.shots import Cuts
 PICTURES = 120
 
 CURVE_POINTS = 1000  # most points of a curve; a point is a mean over a span of the video
-FRAMES_AT_ONCE = 8  # frames that are explained together
+
+# Most frames that are explained together, and most bytes of them: a frame of 8K has 100 MB.
+FRAMES_AT_ONCE = 8
+MAX_BYTES_AT_ONCE = 100_000_000
 
 # A face, and its photo or frame (H, W, 3); None: the photo is read from the face's path.
 Shown: TypeAlias = tuple[Face, Image | None]
@@ -39,6 +41,7 @@ class Timeline:
     track: int
     times: list[float] = field(default_factory=list)  # seconds of T frames with the person
     shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    labels: Counter[str] = field(default_factory=Counter)  # frames by smoothed expression
     # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[Face] = field(default_factory=list)  # every `_stride`-th face
@@ -70,6 +73,7 @@ class Timeline:
         if self.times and face.label_smoothed != self._label:
             self.changes.append(face)
         self._label = face.label_smoothed
+        self.labels[str(self._label)] += 1
 
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
@@ -226,14 +230,16 @@ def watch_people(frames: Iterable[Faces]) -> Watched:
 
 def read_faces_to_show(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
-) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
+) -> Iterator[tuple[Sequence[Shown], Sequence[Crops]]]:
     """Reads the frames with faces to show again; yields faces and crops of a few frames at a time.
 
-    The faces come with their frames. The crops are ready for the model.
+    The faces come with their frames.
     """
     if not videos:
         return
-    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
+    # not at the top: photos need no PyAV
+    from fer_vit.predict.frames import read_frames
+    from fer_vit.predict.video import most_frames
 
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
@@ -242,13 +248,14 @@ def read_faces_to_show(
             wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            while decoded := list(islice(frames, FRAMES_AT_ONCE)):
+            at_once = 1
+            while decoded := list(islice(frames, at_once)):
+                at_once = most_frames(decoded[0], FRAMES_AT_ONCE, MAX_BYTES_AT_ONCE)
                 shown: list[Shown] = []
                 crops = []
                 for frame in decoded:
                     faces = wanted[frame.number]
                     shown += [(face, frame.image) for face in faces]
                     crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
-                chunks = collate(as_samples(crops, path)).split(FACES_PER_PASS)
-                yield shown, [chunk.ready(model.device) for chunk in chunks]
+                yield shown, [stack_crops(crops)]
                 bar.update(len(decoded))
