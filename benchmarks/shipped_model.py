@@ -27,7 +27,7 @@ NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (
     ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish")
 )
-TEACHERS = ("ferplus-small", NAME)
+TEACHERS = ("ferplus-fairface", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
 """Strength of the logit adjustment."""

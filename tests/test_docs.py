@@ -128,7 +128,7 @@ def test_commands_of_the_documentation_run(
     tables that a command reads come from a command before it.
     """
     monkeypatch.chdir(tmp_path)
-    trained = Path("runs/ferplus_small/version_0/checkpoints")
+    trained = Path("runs/ferplus_teacher/version_0/checkpoints")
     for folder in ("data/sample", "photos", "videos", trained):
         Path(folder).mkdir(parents=True)
     photo = data.astronaut()

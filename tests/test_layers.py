@@ -22,8 +22,11 @@ LAYERS = [
         *("measures", "pickles", "processes"),
     },
     {"faces"},
+    {"face"},
+    {"model_settings"},
     {"model"},
-    {"explain", "report", "store", "face"},
+    {"explain", "report", "store"},
+    {"engine"},
     {"data", "tables"},
     {"predict"},
     {"evaluation"},
@@ -78,7 +81,7 @@ HOMES = {
         "processes.py",
         *(f"sources/{name}.py" for name in ("cartoon", "duplicates", "landmarks")),
     },
-    "onnxruntime": {"exporting/formats.py", "face/network.py"},
+    "onnxruntime": {"engine/onnx_engine.py", "exporting/graphs.py", "face/network.py"},
     "fastapi": {"app/api.py", "app/server.py"},
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
@@ -91,6 +94,7 @@ HOMES = {
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {
     "face": HEAVY,
+    "model_settings": HEAVY,
     "report": HEAVY | {"cv2"},
     "tables": HEAVY,
     "geometry": HEAVY | {"cv2"},
@@ -99,7 +103,7 @@ FORBIDDEN = {
     "fields": HEAVY | {"cv2", "pyarrow", "PIL"},
     "heads": HEAVY | {"cv2", "pyarrow", "PIL"},
 }
-OPTIONAL = {
+RARE = {
     "av": {
         "commands/live.py",
         *(f"predict/{name}.py" for name in ("annotate", "frames", "live", "video")),
@@ -111,7 +115,7 @@ OPTIONAL = {
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "tasks", "uploads"))},
     "uvicorn": {"app/server.py"},
 }
-"""Packages of the extras, and the files that cannot be imported without them."""
+"""Packages that few commands need, and the files that cannot be imported without them."""
 FILES = sorted(PACKAGE.rglob("*.py"))
 TRANSLATED = r"`--[^`]*`|`?\bfer-vit [^`]*"
 """Options in backquotes, which become arguments; and commands, which stay."""
@@ -157,8 +161,8 @@ def at_import() -> dict[Path, set[str]]:
     return {path: imported_names(run_at_import(parsed(path))) for path in FILES}
 
 
-@pytest.mark.parametrize("package", OPTIONAL)
-def test_few_files_need_an_optional_package(package: str, at_import: dict[Path, set[str]]) -> None:
+@pytest.mark.parametrize("package", RARE)
+def test_few_files_need_a_rare_package(package: str, at_import: dict[Path, set[str]]) -> None:
     needing = set[Path]()
     before = None
     while before != needing:
@@ -169,7 +173,7 @@ def test_few_files_need_an_optional_package(package: str, at_import: dict[Path, 
             for path, names in at_import.items()
             if names & modules or any(name.startswith(f"{package}.") for name in names)
         }
-    assert {str(path.relative_to(PACKAGE)) for path in needing} == OPTIONAL[package]
+    assert {str(path.relative_to(PACKAGE)) for path in needing} == RARE[package]
 
 
 def wrong_imports(path: Path) -> Iterator[str]:

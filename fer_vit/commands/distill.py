@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import check_manifest_name
 from fer_vit.errors import FerVitError, check_number, check_whole, short
@@ -16,7 +16,9 @@ from fer_vit.files import check_output
 from fer_vit.geometry import Array
 from fer_vit.model.attention import has_bf16
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
-from fer_vit.store.checkpoint import as_dict, load_checkpoint
+from fer_vit.store.checkpoint import load_checkpoint
+from fer_vit.store.folder import load_network
+from fer_vit.texts import as_dict
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -157,9 +159,7 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
 
     total = np.zeros((len(faces), len(faces.labels)))  # (M, C)
     for teacher, fold, mask in zip(teachers, folds, predicted, strict=True):
-        model = load(str(teacher))
-        # Without logit adjustment, which would raise rare classes again in each generation.
-        model.net.offset = None
+        model = load(load_network(str(teacher)), name=str(teacher))
         faces.check_labels(model.labels)
         probabilities = predict_with_flip(model, faces, np.flatnonzero(mask).tolist())
         total[mask] += probabilities
@@ -167,7 +167,7 @@ def average_teachers(teachers: list[Path], faces: Manifest, votes: Array) -> Arr
         which = f"of its held-out fold {fold}" if fold else "that it may have learned"
         LOGGER.info(f"{teacher}: agrees with {agreed} faces {which}")
         if model.outputs:
-            heads = ", ".join(model.net.settings.outputs)
+            heads = ", ".join(model.settings.outputs)
             LOGGER.info(f"{teacher}: its {heads} are not distilled, only its expressions")
     total /= predicted.sum(0)[:, None]
     LOGGER.info(f"Together they agree with {agreement_text(total, votes)} faces")
@@ -196,13 +196,16 @@ def read_fold(teacher: Path) -> str | None:
 def predict_with_flip(teacher: Recognizer, faces: Manifest, rows: list[int]) -> Array:
     """Returns the probabilities (M, C) from a teacher for the faces in M rows.
 
-    The probabilities are means over a face and its mirror image.
+    The probabilities are means over a face and its mirror image. They are without the logit
+    adjustment, which would raise rare classes again in each generation.
     """
     logits = []
-    with torch.autocast(teacher.device.type, torch.bfloat16, enabled=has_bf16("auto")):
+    with torch.autocast(
+        torch.device(teacher.device).type, torch.bfloat16, enabled=has_bf16("auto")
+    ):
         for augment in (None, crop_mirrored):
             dataset = FaceDataset(faces, teacher.crop_spec, augment)
-            batches = face_batches(dataset, rows, FACES_PER_PASS, teacher.device)
+            batches = face_crops(dataset, rows, FACES_PER_PASS)
             logits.append(predict_logits(teacher, batches))  # (M, C)
     return torch.stack(logits).double().softmax(-1).mean(0).numpy()
 

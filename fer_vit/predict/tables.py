@@ -3,7 +3,6 @@
 A later run completes a folder.
 """
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -94,7 +93,7 @@ def predict_table(
     )
     outputs.write_people(written.people, model.labels)
     if outputs.copy:
-        # not at the top: PyAV may not be installed
+        # not at the top: photos need no PyAV
         from fer_vit.predict.annotate import annotate_video
 
         video, path = outputs.copy
@@ -180,7 +179,7 @@ def predict_folder(
 def _folder_facts(model: Recognizer, options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
     """Returns the facts that are recorded in all tables of a folder, and must be equal."""
     facts = prediction_facts(model, options)
-    facts["fingerprint"] = fingerprint(model)
+    facts["fingerprint"] = model.fingerprint
     if outputs.min_confidence:
         facts["min_confidence"] = str(outputs.min_confidence)
     if outputs.heads:
@@ -339,15 +338,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     for name, value in options.changed().items():
         facts[name] = str(value)
     return facts
-
-
-def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters of the hash of a model's weights and settings for prediction."""
-    net = model.net
-    digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
-    for name, tensor in sorted(net.state_dict().items()):
-        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 class Counts:

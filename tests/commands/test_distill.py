@@ -31,7 +31,7 @@ def test_votes_are_mixed_with_predictions(
     words = [
         "distill",
         str(checkpoint),
-        "ferplus-small",
+        "ferplus-fairface",
         str(given),
         str(output),
         "--weight",
@@ -47,7 +47,7 @@ def test_votes_are_mixed_with_predictions(
     old = before.split("train").targets()
     row = 5
     predicted = []
-    for teacher in (checkpoint, "ferplus-small"):
+    for teacher in (checkpoint, "ferplus-fairface"):
         model = load(teacher)
         model.net.settings.temperature = 1.0
         for mirrored in (False, True):
@@ -120,14 +120,14 @@ def test_folds_of_the_teachers(
         [
             "distill",
             teachers[0],
-            "ferplus-small",
+            "ferplus-fairface",
             str(faces),
             str(tmp_path / "two.parquet"),
             "--weight=1",
         ]
     )
     votes = Manifest.read(tmp_path / "two.parquet").split("train").targets()
-    whole = mean_of_views("ferplus-small", faces)
+    whole = mean_of_views("ferplus-fairface", faces)
     assert np.allclose(
         votes, np.where(folds[0][:, None], (of_each[0] + whole) / 2, whole), atol=1e-6
     )
@@ -232,7 +232,7 @@ def test_distill_refuses_wrong_arguments(
     faces: Path, photos: Path, seven: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out.parquet"
-    words = ["distill", "ferplus-small", faces, out]
+    words = ["distill", "ferplus-fairface", faces, out]
     assert str(seven) in fails(capsys, *words[:2], seven, seven, "--overwrite")
     assert "Expected labels neutral, " in fails(capsys, *words, f"--unlabelled={seven}")
     error = fails(capsys, *words[:2], photos, out)

@@ -127,6 +127,6 @@ CHARTS.movements = (data, shared, face) => {
       ),
     );
   }
-  parts[1].append(movementTerms(data, shared, face));
+  if (data.regions) parts[1].append(movementTerms(data, shared, face));
   return {parts};
 };

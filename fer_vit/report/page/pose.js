@@ -63,11 +63,11 @@ function dial(name, angle) {
 CHARTS.pose = (data, shared, face) => {
   const dials = Object.entries(data.angles).map(([name, angle]) => dial(name, angle));
   const parts = [element('div', {class: 'dials'}, ...dials)];
-  if (data.face) {
+  if (data.regions) {
     parts.push(outputTerms(data, shared, face, 1));
     if (shared.names.includes('roll'))
       parts[1].append(element('p', {}, 'The terms of roll are of the aligned face.'));
-  } else {
+  } else if (!data.values) {
     parts.push(element('p', {class: 'note'}, 'Estimated from the five landmarks.'));
   }
   return {parts};
