@@ -115,10 +115,10 @@ def export(
         model.net.settings.faithfulness = read_faithfulness(faithfulness)
     batches = None
     if quantize is not None:
-        batches = calibration_batches(model, Manifest.read(quantize, ["train"]))
+        batches = calibration_batches(model, Manifest.read(quantize))
 
     if calibrate is not None:
-        manifest = Manifest.read(calibrate, ["train", "val"])
+        manifest = Manifest.read(calibrate)
         LOGGER.info(calibrate_model(model, manifest, logit_adjust))
 
     write_model(model, options, overwrite, batches)

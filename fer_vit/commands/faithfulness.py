@@ -179,7 +179,7 @@ def manifest_faces(
     model: Recognizer, manifest_path: Path, max_faces: int
 ) -> Iterator[MeasuredBatch]:
     """Yields batches of labelled faces of the val split, and the person or image of each face."""
-    labelled = labelled_rows(Manifest.read(manifest_path, ["val"]), "val")
+    labelled = labelled_rows(Manifest.read(manifest_path), "val")
     units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
     batches, _ = labelled_batches(model, labelled, max_faces=max_faces)
     for batch in batches:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
@@ -197,7 +196,7 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
             chunks.append(chunk)
     plan = {}
     for index, chunk in enumerate(chunks):
-        plan[folder / shard_name("part", index, len(chunks))] = chunk
+        plan[folder / f"part-{index:05}-of-{len(chunks):05}.parquet"] = chunk
     return plan
 
 
