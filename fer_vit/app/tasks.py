@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from io import StringIO
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,7 +29,6 @@ from fer_vit.app.jobs import FAILED, MAX_TASK_MEMORY, UPLOADS, JobEvent, Task
 from fer_vit.app.uploads import safe_name
 from fer_vit.engine.choice import Precision
 from fer_vit.errors import FerVitError, MarkedCopyError
-from fer_vit.extras import missing_extra
 from fer_vit.face.headers import MEGA, image_size, image_suffix
 from fer_vit.face.image import CRASHED, ImageError, check_size, read_bytes, read_image
 from fer_vit.faces import Faces, PhotoInfo, no_faces
@@ -98,7 +96,7 @@ def work(pipe: Connection, models: Sequence[str], precision: Precision = "float3
         gc.collect()  # frames and decoders of the task before refer to each other
         try:
             model = load_cached(task.model, precision=precision)
-            if task.report and task.explain and find_spec("torch"):
+            if task.report and task.explain:
                 prepare_explanations(model)
             limit_memory(MAX_TASK_MEMORY)
             with (  # progress bars and other output are discarded
@@ -198,7 +196,7 @@ def open_uploads(task: Task, end: float, note: Note) -> Uploads:
         if not is_video(path):
             refusal = refuse_photo(path)
         else:
-            from fer_vit.predict.frames import count_pixels  # PyAV may not be installed
+            from fer_vit.predict.frames import count_pixels  # photos need no PyAV
 
             uploads.clips.append(path)
             pixels = count_pixels(path, end, remaining)
@@ -232,7 +230,7 @@ def suffix_by_content(path: Path) -> str | None:
     """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
     if suffix := image_suffix(read_bytes(path)):
         return suffix
-    from fer_vit.predict.frames import open_video  # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import open_video  # not at the top: photos need no PyAV
 
     with suppress(ImageError), open_video(path) as (container, _):
         return CLIP_SUFFIXES.get(container.format.name, ".mp4")
@@ -305,8 +303,6 @@ def make_report(
 
     `warnings` are warnings about the tables, which are sent to the client.
     """
-    if explain and not find_spec("torch"):
-        warnings = [*warnings, str(missing_extra("An explanation", "torch"))]
     sentences = {
         "messages": findings.messages(),
         "warnings": [*warnings, *findings.warnings()],
@@ -316,7 +312,7 @@ def make_report(
     faces_by_photo = findings.faces_by_photo()
     files = name_pictures(faces_by_photo)
     decoded = draw_photos(faces_by_photo, files, note)
-    if explain and find_spec("torch"):
+    if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
         parts = classified_photo_parts(model, decoded, MAX_FACES)
         faces = choose_faces(parts, findings.people, MAX_FACES)
@@ -339,7 +335,7 @@ def write_explanations(
     `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
     longer be read.
     """
-    # not at the top: they import torch
+    # not at the top: a server without PyTorch explains nothing
     from fer_vit.visualization.evidence import ExplainOptions
     from fer_vit.visualization.writer import ReportOptions, write_report
 

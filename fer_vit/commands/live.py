@@ -77,7 +77,7 @@ def live(
         precision: {PRECISION}
     """
     check_arguments(source, output, overwrite)
-    # not at the top: the extra `app` may be missing
+    # not at the top: the help needs no server
     from fer_vit.app.guard import public_address
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
 from fer_vit.conformal import in_set
-from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest, have_ties
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
@@ -217,6 +216,9 @@ class UnpredictedFaces:
 
     def predict(self) -> EvaluatedFaces:
         """Predicts the faces."""
+        # not at the top: it needs PyTorch, and tables of predictions do not
+        from fer_vit.data.dataset import FaceDataset, face_crops
+
         # what the manifest has
         head_targets = self.manifest.target_values()
         # a face that no detector found has a score of 0, but may have landmarks

@@ -8,7 +8,6 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from fer_vit.exporting.graphs import (
     quantize_onnx,
     trace_program,
 )
-from fer_vit.extras import missing_extra
+from fer_vit.extras import require
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.yunet import yunet_path
 from fer_vit.files import atomic_write, check_output
@@ -148,7 +147,7 @@ def face_files() -> dict[str, Path]:
 def check_folder(options: ExportOptions) -> None:
     """Raises FerVitError when a package is missing."""
     if options.onnx or options.quantize is not None:
-        _check_packages()
+        require("torch", "Writing ONNX")
 
 
 def write_folder(
@@ -208,7 +207,7 @@ def write_program(
 def check_onnx(options: ExportOptions) -> None:
     """Raises FerVitError for an option of a folder, or when a package is missing."""
     _check_no_folder_options(options)
-    _check_packages()
+    require("torch", "Writing ONNX")
 
 
 def write_onnx(
@@ -236,14 +235,14 @@ FORMATS = {  # the format of each suffix; a name without a suffix is a folder
         "a folder",
         "model.safetensors, config.json and a model card to fill in, for fer-vit and the Hugging "
         "Face hub, with the networks that find faces and landmarks, and their licences, for the "
-        "script in docs/how-to/without_pytorch.md",
+        "script in docs/how-to/export.md",
         check_folder,
         write_folder,
         files=(*MODEL_FILES, *FACE_FILE_NAMES),
     ),
     ".onnx": Format(
         "NAME.onnx",
-        "for ONNX Runtime and others, with the extra `onnx`",
+        "for ONNX Runtime and others",
         check_onnx,
         write_onnx,
     ),
@@ -252,11 +251,6 @@ FORMATS = {  # the format of each suffix; a name without a suffix is a folder
 
 # The formats with their meanings, for the help.
 FORMATS_HELP = describe_entries({entry.name: entry.meaning for entry in FORMATS.values()})
-
-
-def _check_packages() -> None:
-    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise missing_extra("Writing ONNX", "onnx")
 
 
 def _check_no_folder_options(options: ExportOptions) -> None:

@@ -56,7 +56,7 @@ def _read_run(
     processes = count_processes(options, len(indices), videos)
     reader: Reader = PhotoReader(sources, finder)
     if videos:
-        from fer_vit.predict.video import VideoReader  # not at the top: PyAV may not be installed
+        from fer_vit.predict.video import VideoReader  # not at the top: photos need no PyAV
 
         reader = VideoReader(sources, finder, options)
     if stamped:

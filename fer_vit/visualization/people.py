@@ -41,6 +41,7 @@ class Timeline:
     track: int
     times: list[float] = field(default_factory=list)  # seconds of T frames with the person
     shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    labels: Counter[str] = field(default_factory=Counter)  # frames by smoothed expression
     # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[Face] = field(default_factory=list)  # every `_stride`-th face
@@ -72,6 +73,7 @@ class Timeline:
         if self.times and face.label_smoothed != self._label:
             self.changes.append(face)
         self._label = face.label_smoothed
+        self.labels[str(self._label)] += 1
 
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
@@ -235,7 +237,7 @@ def read_faces_to_show(
     """
     if not videos:
         return
-    # not at the top: PyAV may not be installed
+    # not at the top: photos need no PyAV
     from fer_vit.predict.frames import read_frames
     from fer_vit.predict.video import most_frames
 

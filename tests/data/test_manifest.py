@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import fer_vit.data.schema as schema
-from fer_vit.data.manifest import Manifest, class_counts, in_fold
+from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, write_manifest
-from fer_vit.data.shards import find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
@@ -119,42 +118,17 @@ def test_a_column_of_a_row_that_the_reading_does_not_declare_is_named(
     assert not (tmp_path / "m.parquet").exists()
 
 
-def test_new_votes_for_one_split(tmp_path: Path) -> None:
-    manifest = Manifest.read(write(tmp_path / "m.parquet"))
-    manifest.with_votes("val", np.array([[0.25, 0.75]])).write(tmp_path / "other" / "n.parquet")
-    again = Manifest.read(tmp_path / "other" / "n.parquet")
-    assert again.table["votes"].to_pylist() == [[3.0, 1.0], None, [0.25, 0.75], None]
-    assert again.table.drop_columns("votes").equals(manifest.table.drop_columns("votes"))
-    with pytest.raises(ValueError, match="shorter"):
-        manifest.with_votes("train", np.ones((1, 2)))
-
-
-def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
-    first = Manifest.read(write(tmp_path / "m.parquet"))
-    second = Manifest.read(write(tmp_path / "n.parquet"))
-    second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
-    second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
-    first.with_faces(second).write(tmp_path / "both.parquet")
-    both = Manifest.read(tmp_path / "both.parquet")
-    assert both.labels == NAMES
-    assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
-    assert both.table["label"].to_pylist() == ["neutral", "anger", "anger", None, "anger", "anger"]
-    assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
-
-
-def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None:
-    inside = Manifest.read(write(tmp_path / "a" / "m.parquet"))
+def test_a_copy_lies_where_its_image_files_are(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.png").write_bytes(LARGE)
     write(tmp_path / "b" / "m.parquet", Row(tmp_path / "b" / "x.png", "x", "train"))
     files = Manifest.read(tmp_path / "b" / "m.parquet")
-    for both, row in ((inside.with_faces(files), 4), (files.with_faces(inside), 0)):
-        assert both.image_bytes(row) == LARGE
-        both.write(tmp_path / "b" / f"{row}.parquet")
-        with pytest.raises(FerVitError, match="relative to its folder"):
-            both.write(tmp_path / "a" / "both.parquet")
+    files.write(tmp_path / "b" / "copy.parquet")
+    assert Manifest.read(tmp_path / "b" / "copy.parquet").image_bytes(0) == files.image_bytes(0)
+    with pytest.raises(FerVitError, match="relative to its folder"):
+        files.write(tmp_path / "a.parquet")
     with pytest.raises(FerVitError, match="would replace"):
-        inside.with_faces(inside).write(tmp_path / "a" / "m.parquet")
+        files.write(tmp_path / "b" / "m.parquet")
 
 
 def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:
@@ -164,9 +138,7 @@ def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> Non
         given.append(replace(row, extra=extra))
     given[2].near_duplicate = True
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
-    Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(
-        tmp_path / "n.parquet"
-    )
+    Manifest.read(tmp_path / "m.parquet").write(tmp_path / "n.parquet")
     for name in ("m", "n"):
         manifest = Manifest.read(tmp_path / f"{name}.parquet")
         assert manifest.column("age") == [None, None, "3-9", None]
@@ -217,16 +189,6 @@ def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path: Path, path: st
     )
     with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`"):
         Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": path}]))
-
-
-def test_a_shard_names_no_files(tmp_path: Path) -> None:
-    path = broken(
-        tmp_path, image=[{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": "a.png"}]
-    )
-    assert len(Manifest.read(path)) == 4
-    path.rename(tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`: .*bytes"):
-        Manifest.read(tmp_path)
 
 
 def test_invalid_unicode(tmp_path: Path) -> None:
@@ -433,98 +395,3 @@ def test_folds_divide_the_training_faces_and_copies_stay_together(
         places.setdefault(rows.image_bytes(row), set()).add(int(folds[:, row].argmax()))
         assert folds[zlib.crc32(rows.image_bytes(row)) % 3, row]
     assert [len(place) for place in places.values()] == [1] * 300
-
-
-# Shards
-
-READING = Reading(
-    ("x", "y"),
-    [
-        Row(PNG, "a", "train", "x", (3.0, 1.0)),
-        Row(PNG, "b", "train", "y"),
-        Row(PNG, "c", "train", "y"),
-        Row(PNG, "d", "val", "x"),
-    ],
-)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    schema.write_shards(tmp_path / "shards", READING, "made", 2)
-    return tmp_path / "shards"
-
-
-def test_splits_are_read_by_name(folder: Path) -> None:
-    assert [shard.split for shard in find_shards(folder)] == ["train", "train", "val"]
-    assert sorted(Manifest.read(folder).table["label"].to_pylist()) == ["x", "x", "y", "y"]
-    val = Manifest.read(folder, ["val", "test"])
-    assert val.labels == ("x", "y")
-    assert [val.name(row) for row in range(len(val))] == ["d"]
-    assert val.image_bytes(0) == PNG
-    assert len(Manifest.read(folder, ["test"])) == 0
-    Manifest.read(folder).write(folder.parent / "copy.parquet")
-    copy = Manifest.read(folder.parent / "copy.parquet")
-    assert copy.labels == ("x", "y")
-    assert copy.table.equals(Manifest.read(folder).table)
-
-
-def test_votes_count_by_their_share(folder: Path) -> None:
-    assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
-
-
-def test_a_shard_without_labels_counts_nothing(tmp_path: Path) -> None:
-    rows = [replace(row, label=None, votes=None) for row in READING.rows]
-    schema.write_shards(tmp_path / "none", replace(READING, rows=rows), "made", 2)
-    with pytest.raises(FerVitError, match="label"):
-        class_counts(tmp_path / "none", ("x", "y"))
-
-    schema.write_shards(tmp_path / "shards", READING, "made", 2)
-    (first, second) = [
-        shard for shard in find_shards(tmp_path / "shards") if shard.split == "train"
-    ]
-    expected = np.zeros(2)
-    for target in Manifest.read(second.location).targets():
-        expected += target
-    table = pq.read_table(first.location)
-    for name in ("label", "votes"):
-        index = table.schema.get_field_index(name)
-        empty = pa.nulls(len(table), table.schema.field(name).type)
-        table = table.set_column(index, table.schema.field(name), empty)
-    pq.write_table(table, first.location)
-    assert class_counts(tmp_path / "shards", ("x", "y")).tolist() == expected.tolist()
-
-
-def test_wrong_folders_of_shards(folder: Path) -> None:
-    write_manifest(
-        folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made"
-    )
-    with pytest.raises(FerVitError, match=r"x, y .*val-00000-of-00001.parquet.* y, x"):
-        Manifest.read(folder)
-    (folder / "train-00001-of-00002.parquet").write_bytes(b"PAR1 and text")
-    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet"):
-        Manifest.read(folder)
-    (folder / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(
-        FerVitError,
-        match=r" 2 .*train-00000-of-00002.parquet.* 1",
-    ):
-        Manifest.read(folder)
-
-
-def test_columns_of_targets_that_the_metadata_does_not_name_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "m.parquet"
-    row = Row(encode_png(np.zeros((8, 8), np.uint8)), "1.png", "train", "a")
-    write_manifest(path, Reading(("a", "b"), [row]), "made")
-    Manifest.read(path)
-    assert not caplog.messages
-    table = pq.read_table(path)
-    for name in ("move_jawOpen", "sharpness"):
-        table = table.append_column(name, pa.array([0.5], pa.float32()))
-    pq.write_table(table, path)
-    assert Manifest.read(path).outputs == {}
-    (message,) = caplog.messages
-    assert str(path) in message
-    assert "move_jawOpen" in message
-    assert "sharpness" not in message

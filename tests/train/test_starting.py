@@ -216,8 +216,8 @@ def test_a_start_from_a_folder_and_resuming_alone(
 
 
 def test_python_starts_from_the_shipped_model() -> None:
-    shipped = load_network("ferplus-small")
-    task = FERTask(labels=["fear", "calm"], init="ferplus-small", freeze="stem")
+    shipped = load_network("ferplus-fairface-small")
+    task = FERTask(labels=["fear", "calm"], init="ferplus-fairface-small", freeze="stem")
     assert task.net.config == shipped.config
     assert task.net.settings.crop.template == shipped.settings.crop.template
     assert torch.equal(task.net.vit.head.weight[0], shipped.vit.head.weight[6])
@@ -229,10 +229,8 @@ def test_python_starts_from_the_shipped_model() -> None:
     saved = {"state_dict": task.state_dict()}
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
-    assert again.starts_from is None
     with_trainer(task, datamodule=None).on_save_checkpoint(saved)
     again.on_load_checkpoint(saved)
-    assert again.starts_from == task.starts_from == "ferplus-small"
 
 
 @pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])

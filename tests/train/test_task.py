@@ -479,8 +479,8 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
 def test_a_network_that_is_given_is_not_replaced_by_the_starting_models(
     network: RegionViTConfig,
 ) -> None:
-    with pytest.raises(FerVitError, match=r"ferplus-small.*img_size"):
-        FERTask(network, labels=["calm", "happiness"], init="ferplus-small")
+    with pytest.raises(FerVitError, match=r"ferplus-fairface-small.*img_size"):
+        FERTask(network, labels=["calm", "happiness"], init="ferplus-fairface-small")
 
 
 def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
@@ -594,6 +594,19 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
     assert not any("teacher" in name for name in task.state_dict())
     with pytest.raises(FerVitError, match="labels"):
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+def test_a_teacher_predicts_without_its_logit_adjustment(tmp_path: Path) -> None:
+    """A student that learns adjusted logits would be adjusted twice."""
+    net = build_model(NETWORK, ["a", "b", "c"]).eval()
+    save_network(net, tmp_path / "plain")
+    net.adjust([0.2, 0.2, 0.6], 0.5)
+    save_network(net, tmp_path / "adjusted")
+    plain, adjusted = (
+        build(teachers=[str(tmp_path / name)]).teachers.teach(batch_with_heads())
+        for name in ("plain", "adjusted")
+    )
+    assert torch.equal(plain, adjusted)
 
 
 def test_a_small_teacher_sees_means_of_pixels() -> None:

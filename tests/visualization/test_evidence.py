@@ -305,7 +305,7 @@ def test_every_change_of_the_smoothed_expression_has_a_picture() -> None:
 
 
 def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None:
-    model = load("ferplus-small", "cpu")
+    model = load("ferplus-fairface-small", "cpu")
     options = PhotoOptions(face="crop", detector="landmarks", workers=0)
     moved = [
         np.roll(draw_face("happiness", 0, 160)[0], (4 * number, 9), (0, 1)) for number in range(5)
