@@ -22,13 +22,14 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
+from fer_vit.store.folder import load_network
 from fer_vit.system.settings import ThreadLock
 from tests.helpers.processes import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def model() -> Recognizer:
-    return load(device="cpu")
+    return load(load_network(), "cpu")
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:

@@ -1,6 +1,7 @@
 """The engines of a model: their agreement, their choice, and files that do not fit."""
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ from fer_vit.heads import HEADS
 from fer_vit.losses import decode
 from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.recognizer import Recognizer, load_torch
+from fer_vit.processes import threads
 from fer_vit.store.folder import hash_weights, load_network
 from fer_vit.store.hub import DEFAULT_MODEL, ENGINE_FILES, read_config, shipped_models
 from tests.helpers.commands import fails, run
@@ -139,6 +141,22 @@ def test_the_weights_of_8_faces_or_more_are_shared_by_threads(
     alone = model.read(crops).probabilities
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     np.testing.assert_array_equal(model.read(crops).probabilities, alone)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_computes_with_the_network_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    model = load(device="cpu")
+    crops = noise_crops(model.crop_spec, 20)
+    expected = model.read(crops).probabilities
+    process = os.fork()
+    if process == 0:
+        same = threads() == 1 and np.array_equal(model.read(crops).probabilities, expected)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert threads() == 2
 
 
 def test_a_model_is_the_same_after_pickling() -> None:

@@ -229,7 +229,8 @@ def test_hub_models_come_out_of_its_cache(
     assert torch.equal(logits(again), logits(net))
     assert sent["repo"] == "somebody/model"
     assert sent["revision"] == "v1"
-    assert sent["allow_patterns"] == ["config.json", "model.safetensors", "README.md"]
+    networks = ["model.safetensors", "model.onnx", "model.int8.onnx"]
+    assert sent["allow_patterns"] == ["config.json", *networks, "README.md"]
 
 
 @pytest.mark.parametrize(
