@@ -30,6 +30,7 @@ from fer_vit.errors import (
     suggest,
     suggest_option,
 )
+from fer_vit.extras import needed_by
 from fer_vit.imports import collector_off
 from fer_vit.signals import exit_at_once, exit_on_signals
 from fer_vit.version import __version__
@@ -245,9 +246,11 @@ def run_verb(args: list[str]) -> None:
             "The options are read from docstrings, which `python -OO` removes. Leave -OO out."
         )
     elif verb in PLAIN_VERBS:
-        run_plain(verb, args[1:])
+        with needed_by(f"`fer-vit {verb}`"):
+            run_plain(verb, args[1:])
     elif verb in LIGHTNING_VERBS:
-        import_verb("fer_vit.train.cli").train(args)
+        with needed_by(f"`fer-vit {verb}`"):
+            import_verb("fer_vit.train.cli").train(args)
     else:
         raise FerVitError(
             f"There is no command `{verb}`.{suggest(verb, VERBS)} "

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
 from fer_vit.conformal import in_set
-from fer_vit.data.dataset import FaceDataset, face_batches
 from fer_vit.data.manifest import Manifest, have_ties
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
@@ -217,6 +216,9 @@ class UnpredictedFaces:
 
     def predict(self) -> EvaluatedFaces:
         """Predicts the faces."""
+        # not at the top: it needs PyTorch, and tables of predictions do not
+        from fer_vit.data.dataset import FaceDataset, face_crops
+
         # what the manifest has
         head_targets = self.manifest.target_values()
         # a face that no detector found has a score of 0, but may have landmarks
@@ -226,7 +228,7 @@ class UnpredictedFaces:
         # what the model reads
         dataset = FaceDataset(self.manifest, self.model.crop_spec)
         rows = range(len(self.manifest))
-        batches = face_batches(dataset, rows, FACES_PER_PASS, self.model.device)
+        batches = face_crops(dataset, rows, FACES_PER_PASS)
         parts = [self.model.read(batch) for batch in batches]
         probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
         if self.merge is not None:

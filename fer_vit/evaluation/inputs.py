@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
@@ -15,14 +15,17 @@ from fer_vit.evaluation.evaluated import (
 )
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.extras import require
 from fer_vit.fields import is_owned
 from fer_vit.labels import Merge
-from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.images import AngleUnit
 from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.read import is_table
+
+if TYPE_CHECKING:
+    from fer_vit.model.region_vit import RegionViT
 
 # Faces of a table, or of a manifest that a model predicts later.
 OpenedFaces: TypeAlias = EvaluatedFaces | UnpredictedFaces
@@ -71,7 +74,7 @@ class Conditions:
         return manifest
 
     def open(
-        self, manifest: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
+        self, manifest: Manifest, checkpoint: str | None, network: "str | RegionViT | None" = None
     ) -> UnpredictedFaces:
         """Loads a model and returns the faces that it will predict.
 
@@ -101,7 +104,7 @@ def open_faces(
     checkpoint: str | None,
     labels: Path | None,
     conditions: Conditions,
-    network: str | RegionViT | None = None,
+    network: "str | RegionViT | None" = None,
 ) -> OpenedFaces:
     """Reads a table of predictions, or a manifest and the model that predicts it later.
 
@@ -126,6 +129,7 @@ def open_faces(
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
+    require("torch", "The prediction of a manifest")
     manifest = conditions.read(data)
     return conditions.open(manifest, checkpoint, network)
 

@@ -39,7 +39,7 @@ from fer_vit.train.metrics import (
 )
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.outputs import plan_heads
-from fer_vit.train.starting import Freeze, find_crop, is_frozen, take_weights
+from fer_vit.train.starting import Freeze, is_frozen, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
 from fer_vit.train.teachers import StartTeacher, Teachers, create_start_teacher
 
@@ -91,9 +91,8 @@ def choose_crop(
 ) -> CropSpec:
     """Returns how faces are cropped: as in the arguments, else as for `start`, else by default."""
     if start is not None:
-        start_crop = find_crop(start)
-        align = align or start_crop.align
-        template = template or start_crop.template
+        align = align or start.settings.crop.align
+        template = template or start.settings.crop.template
     return crop_for(network.img_size, network.regions, align, template)
 
 
@@ -199,9 +198,7 @@ class FERTask(RegionViTModule):
         )
 
         # the net, and the models that teach it
-        self.net = build_model(
-            network, labels, align=crop.align, template=crop.template, outputs=plan.outputs
-        )
+        self.net = build_model(network, labels, crop=crop, outputs=plan.outputs)
         self.teachers = Teachers(teachers or [], self.net)
         self.start_teacher: StartTeacher | None = None
         if start:
