@@ -45,7 +45,6 @@ PLAIN_VERBS = {
     "finetune": "train a model for your classes from your photos and evaluate it",
     "crossvalidate": "train and evaluate a model for each fold of the training faces",
     "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
-    "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
     "live": "find and classify faces in front of a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",

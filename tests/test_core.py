@@ -69,7 +69,6 @@ NEED_TORCH = [
     "validate --ckpt_path a.ckpt --data.manifest faces.parquet",
     "test --ckpt_path a.ckpt --data.manifest faces.parquet",
     "crossvalidate faces.parquet",
-    "distill faces.parquet mixed.parquet --teachers a.ckpt",
     "evaluate faces.parquet",
     "export model.onnx",
     "faithfulness photo.png",

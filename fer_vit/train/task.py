@@ -205,8 +205,6 @@ class FERTask(RegionViTModule):
             log_once(take_weights(self.net, start))
             trained = {head: self.shared_outputs[head].outputs for head in self.loss_weights}
             self.start_teacher = create_start_teacher(self.net, start, trained)
-        # only if it is a classifier, not a pretrained encoder
-        self.starts_from = init if start and start.settings.labels else None
 
         # the frozen parts: without gradients, and `train` keeps them in evaluation mode
         for name, parameter in self.net.named_parameters():
@@ -441,14 +439,10 @@ class FERTask(RegionViTModule):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records what the model keeps of a run: `init`, and whether its data was balanced.
-
-        A classifier `init` may have learned a held-out fold.
-        """
+        """Records whether the data was balanced."""
         super().on_save_checkpoint(checkpoint)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         checkpoint["balanced"] = bool(getattr(data, "balanced", False))
-        checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint has other labels or another architecture."""
@@ -460,4 +454,3 @@ class FERTask(RegionViTModule):
                 "classes in the same order."
             )
         super().on_load_checkpoint(checkpoint)
-        self.starts_from = checkpoint.get("starts_from")

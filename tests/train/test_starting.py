@@ -229,10 +229,8 @@ def test_python_starts_from_the_shipped_model() -> None:
     saved = {"state_dict": task.state_dict()}
     assert again.hparams == task.hparams
     assert again.net.config == task.net.config
-    assert again.starts_from is None
     with_trainer(task, datamodule=None).on_save_checkpoint(saved)
     again.on_load_checkpoint(saved)
-    assert again.starts_from == task.starts_from == "ferplus-fairface-small"
 
 
 @pytest.mark.parametrize("freeze", ["stem", *slow("encoder")])

@@ -596,6 +596,19 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
 
 
+def test_a_teacher_predicts_without_its_logit_adjustment(tmp_path: Path) -> None:
+    """A student that learns adjusted logits would be adjusted twice."""
+    net = build_model(NETWORK, ["a", "b", "c"]).eval()
+    save_network(net, tmp_path / "plain")
+    net.adjust([0.2, 0.2, 0.6], 0.5)
+    save_network(net, tmp_path / "adjusted")
+    plain, adjusted = (
+        build(teachers=[str(tmp_path / name)]).teachers.teach(batch_with_heads())
+        for name in ("plain", "adjusted")
+    )
+    assert torch.equal(plain, adjusted)
+
+
 def test_a_small_teacher_sees_means_of_pixels() -> None:
     """Of a pattern of single pixels, bilinear samples would show stripes; a mean is even."""
     size = NETWORK.img_size
