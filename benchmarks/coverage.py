@@ -20,25 +20,25 @@ from fer_vit.comparison.episodes import (
     find_episodes,
     find_least_room,
 )
-from fer_vit.comparison.series import mean_course
-from fer_vit.comparison.statistics import (
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
+from fer_vit.evaluation.expression import compare_models
+from fer_vit.evaluation.outputs import score_head
+from fer_vit.faces import as_objects
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import MOVEMENTS
+from fer_vit.report.table import markdown
+from fer_vit.stats.bootstrap import TAIL, percentiles, resample_sums
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.measures import measure
+from fer_vit.stats.persons import (
     NoTest,
     compare_pair,
     intraclass_correlation,
     person_mean,
 )
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.expression import compare_models
-from fer_vit.evaluation.groups import group_tests
-from fer_vit.evaluation.inference import TAIL, paired_p, percentiles, resample_sums
-from fer_vit.evaluation.outputs import score_head
-from fer_vit.evaluation.scores import contributions, score_faces, score_once
-from fer_vit.faces import as_objects
-from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import MOVEMENTS
-from fer_vit.measures import measure
-from fer_vit.report.estimate import Estimate
-from fer_vit.report.table import markdown
+from fer_vit.stats.scores import contributions, score_faces, score_once
+from fer_vit.stats.series import mean_course
+from fer_vit.stats.tests import group_tests, paired_p
 
 ALPHA = 0.05
 LABELS = ("neutral", "happiness", "sadness", "fear")
@@ -148,10 +148,10 @@ def group_differences(persons: int, of_person: int, studies: int) -> Outcomes:
     outcomes: Outcomes = defaultdict(list)
     for _ in range(studies):
         probabilities, targets, unit = draw_faces(persons, of_person, rng)
-        member = np.column_stack([unit % 3 == 0, unit % 3 > 0]).astype(float)
-        intervals, p_values = group_tests(evaluated(probabilities, targets, unit), member)
-        append_hit(outcomes["difference of accuracy"], intervals[0], 0.0)
-        outcomes["p of Fisher or t"].append(p_values[0] < ALPHA)
+        correct = probabilities.argmax(1) == targets.argmax(1)
+        first, _ = group_tests(correct, [unit % 3 == 0, unit % 3 > 0], unit)
+        append_hit(outcomes["difference of accuracy"], first.difference, 0.0)
+        outcomes["p of Fisher or t"].append(first.p < ALPHA)
     return outcomes
 
 

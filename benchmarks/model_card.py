@@ -24,10 +24,10 @@ from fer_vit.evaluation.logits import fit_temperature, labelled_batches, predict
 from fer_vit.evaluation.names import group_rows
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score_table import class_table, score_table
-from fer_vit.evaluation.scores import confusion_matrix, score_faces
 from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
+from fer_vit.stats.scores import confusion_matrix, score_faces
 from fer_vit.store.hub import CARD_FILE, fetch_folder
 
 SCORES = ("accuracy", "macro F1", "UAR")

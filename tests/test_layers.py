@@ -15,7 +15,7 @@ LAYERS = [
     {"extras", "heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
-        *("measures", "pickles", "processes"),
+        *("pickles", "processes", "stats"),
     },
     {"faces"},
     {"model"},

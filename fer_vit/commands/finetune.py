@@ -22,8 +22,8 @@ from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.predict.recognizer import load
-from fer_vit.report.estimate import estimate_text
 from fer_vit.sources.duplicates import Duplicates
+from fer_vit.stats.estimate import estimate_text
 from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL
 from fer_vit.train.checkpoints import newest_checkpoint

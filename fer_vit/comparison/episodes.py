@@ -19,11 +19,11 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.kinds import MeasureKind, clip_seconds
-from fer_vit.comparison.statistics import ROUNDING_ERROR
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
+from fer_vit.stats.persons import ROUNDING_ERROR
 from fer_vit.tables.cells import is_missing
 
 SHORTEST_CLIP = 1e-3  # an observation that is seen for a shorter time, in seconds, has no rates

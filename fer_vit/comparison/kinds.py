@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fer_vit.comparison.averages import average, average_directions
-from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
+from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
 # Titles of kinds of measures.

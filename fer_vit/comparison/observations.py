@@ -26,7 +26,6 @@ from fer_vit.comparison.kinds import (
     read_heads,
     share_kind,
 )
-from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.comparison.study import Study
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.checks import find_moments
@@ -35,6 +34,7 @@ from fer_vit.evaluation.join import describe_groups
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes

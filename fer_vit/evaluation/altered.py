@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.inference import Scale, holm, mean_intervals, paired_p
 from fer_vit.evaluation.outputs import score_variants
 from fer_vit.evaluation.results import AlteredMean, Evaluation, HeadRobustness, OtherModel
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import nearest_to
+from fer_vit.stats.bootstrap import Scale, mean_intervals
+from fer_vit.stats.tests import holm, paired_p
 
 
 def score_altered(

@@ -9,8 +9,8 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.page import Card
 from fer_vit.evaluation.results import WrongLabel
-from fer_vit.evaluation.scores import face_losses
 from fer_vit.geometry import Array
+from fer_vit.stats.scores import face_losses
 
 MAX_CARDS = 500  # most faces on the page, so that the page opens quickly
 PICTURE_SIDE = 96  # the longer side of a picture, in pixels

@@ -6,11 +6,9 @@ N faces, C classes.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.stats import binomtest
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import accuracy_by_votes, compare_groups, describe_results
-from fer_vit.evaluation.inference import interval_of_test, paired_p
 from fer_vit.evaluation.results import (
     Evaluation,
     LabelResults,
@@ -18,8 +16,9 @@ from fer_vit.evaluation.results import (
     Scores,
     WrongLabel,
 )
-from fer_vit.evaluation.scores import confusion_matrix, have_votes, score_faces, suspect_labels
 from fer_vit.geometry import Array
+from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
+from fer_vit.stats.tests import mcnemar
 
 
 def evaluate_faces(
@@ -90,24 +89,13 @@ def compare_models(faces: EvaluatedFaces, against: Array) -> ModelComparison:
     units = faces.units
     differences = score_faces(faces.probabilities, targets, labels, units, minus=against)
 
-    # faces that only the first model, or only the second model, classifies correctly
-    correct = against.argmax(1) == targets.argmax(1)  # (N,)
-    num_only_first = int((faces.correct & ~correct).sum())
-    num_only_second = int((correct & ~faces.correct).sum())
-    num_differing = num_only_first + num_only_second
-    p = 1.0
-    if num_differing:
-        p = float(binomtest(num_only_first, num_differing).pvalue)
-    gains = faces.correct.astype(float) - correct
-    if len(gains):
-        # faces of a person are dependent: McNemar's p alone would be too small
-        p = max(p, paired_p(gains, units))
-        differences["accuracy"] = interval_of_test(gains, p, units)
+    test = mcnemar(faces.correct, against.argmax(1) == targets.argmax(1), units)
+    differences["accuracy"] = test.difference
     return ModelComparison(
         num_faces=int(both.sum()),
         other_scores=score_faces(against, targets, labels, units),
         differences=differences,
-        num_only_first=num_only_first,
-        num_only_second=num_only_second,
-        p=p,
+        num_only_first=test.only_first,
+        num_only_second=test.only_second,
+        p=test.p,
     )

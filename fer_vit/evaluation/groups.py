@@ -8,25 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import fisher_exact
-from scipy.stats.contingency import crosstab
 
 from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.inference import (
-    Scale,
-    Sums,
-    half_width_error,
-    holm,
-    hybrid_difference,
-    mean_intervals,
-    score_intervals,
-    standard_error,
-    t_p,
-)
-from fer_vit.evaluation.results import FaceEstimate, Gap, Group, Grouping, GroupTest, Scores
-from fer_vit.evaluation.scores import have_votes, score_faces
+from fer_vit.evaluation.results import Gap, Group, Grouping, Scores
 from fer_vit.geometry import Array, IntArray
+from fer_vit.stats.bootstrap import Scale, mean_intervals
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.scores import have_votes, score_faces
+from fer_vit.stats.tests import group_tests
 
 # A group of fewer persons (photos where persons are unknown) is counted, but not compared.
 MIN_GROUP = 30
@@ -68,7 +58,7 @@ def describe_results(faces: EvaluatedFaces, votes: bool | None = None) -> Scores
     return results | dict(zip(known.labels, shares, strict=True))
 
 
-def _mean(values: Array, units: IntArray, scale: Scale = "number") -> FaceEstimate:
+def _mean(values: Array, units: IntArray, scale: Scale = "number") -> Estimate:
     """Returns the mean of a column (N,) with its interval; NaN values do not count."""
     return mean_intervals(values[:, None], units, scale)[0]
 
@@ -90,8 +80,8 @@ def accuracy_by_votes(faces: EvaluatedFaces) -> dict[str, Group]:
     accuracies = mean_intervals(hits, faces.units, scale="share")
     for number, accuracy in zip(numbers, accuracies, strict=True):
         name = VOTES_NAMES.get(number, str(number))
-        if accuracy.num_faces:
-            results[name] = Group(accuracy.num_faces, {"accuracy": accuracy})
+        if accuracy.n:
+            results[name] = Group(accuracy.n, {"accuracy": accuracy})
     return results
 
 
@@ -146,11 +136,11 @@ def compare_groups(faces: EvaluatedFaces, column: str) -> Grouping:
     if faces.targets is None or len(groups) < 2:
         return Grouping(groups, small_groups, num_unknown)
 
-    member = np.column_stack([known_group_of == name for name in groups]).astype(float)  # (K, G)
-    differences, p_values = group_tests(known, member)
+    members = [known_group_of == name for name in groups]
+    tests = group_tests(known.correct, members, known.units)
     tested = {}
-    for name, difference, p in zip(groups, differences, p_values, strict=True):
-        tested[name] = replace(groups[name], test=GroupTest(difference, p))
+    for name, test in zip(groups, tests, strict=True):
+        tested[name] = replace(groups[name], test=test)
     gap = find_gap(groups, len(known.paths))
     return Grouping(tested, small_groups, num_unknown, gap)
 
@@ -171,79 +161,3 @@ def find_gap(groups: Mapping[str, Group], num_faces: int) -> Gap:
     best = ranking[-1]
     size = accuracies[best] - accuracies[worst]
     return Gap(worst, best, size, num_faces)
-
-
-def group_tests(faces: EvaluatedFaces, member: Array) -> tuple[list[FaceEstimate], list[float]]:
-    """Returns the accuracy of each group minus the accuracy of all other faces, and p-values.
-
-    The test is Fisher's exact test. Where several faces are of one person, the p-value is at least
-    the p-value of a t test over persons. It is then 1 if one side has only correct or only wrong
-    faces, and either side has no interval. P-values are corrected for the number of tests.
-
-    Args:
-        faces: N faces with labels and predictions.
-        member: Whether each face is in each group (N, G): 1 or 0.
-    """
-    correct = faces.correct[:, None].astype(float)  # (N, 1)
-    groups = member.shape[1]
-
-    def differences(sums: Sums) -> dict[str, Array]:
-        hits, size = sums["hits"], sums["size"]  # (..., G)
-        with np.errstate(invalid="ignore"):  # a resample may have no face of a group
-            inside = hits / size
-            outside = (sums["all hits"] - hits) / (sums["all faces"] - size)
-        return {str(group): (inside - outside)[..., group] for group in range(groups)}
-
-    values = {
-        "hits": correct * member,
-        "size": member,
-        "all hits": correct,
-        "all faces": np.ones_like(correct),
-    }
-    intervals = list(score_intervals(values, differences, faces.units).values())
-    hits = np.where(member > 0, correct, np.nan)  # (N, G)
-    misses = np.where(member > 0, np.nan, correct)
-    group_accuracies = mean_intervals(hits, faces.units, "share")
-    other_accuracies = mean_intervals(misses, faces.units, "share")
-    num_units = len(np.unique(faces.units))
-    errors: list[float | None] = [
-        difference_error(correct[:, 0], group, faces.units) for group in member.T
-    ]
-    for index, (inside, outside) in enumerate(zip(group_accuracies, other_accuracies, strict=True)):
-        if inside.mean in (0, 1) or outside.mean in (0, 1):
-            intervals[index] = hybrid_difference(inside, outside)
-            errors[index] = half_width_error(intervals[index], num_units)
-
-    p_values = [_fisher_p(correct[:, 0], group) for group in member.T]
-    if faces.clustered:  # faces of a person are dependent: Fisher's p alone would be too small
-        for index, (interval, error) in enumerate(zip(intervals, errors, strict=True)):
-            if interval.mean is None or error is None:
-                p_values[index] = 1.0  # the error over persons is unknown
-            else:
-                p_values[index] = max(p_values[index], t_p(interval.mean, error, num_units))
-    complementary = groups == 2 and member.any(1).all()  # two tests of the same hypothesis
-    if not complementary:
-        p_values = holm(p_values)
-    return intervals, p_values
-
-
-def difference_error(correct: Array, group: Array, units: IntArray) -> float:
-    """Returns the standard error, over units, of the accuracy in a group minus the rest's.
-
-    Args:
-        correct: Whether each prediction is correct (N,): 1 or 0.
-        group: Whether each face is in the group (N,): 1 or 0.
-        units: The person or photo of each face (N,).
-    """
-    outside = 1 - group
-    hits = correct @ group / group.sum()
-    others = correct @ outside / outside.sum()
-    influences = group * (correct - hits) / group.sum()
-    influences -= outside * (correct - others) / outside.sum()
-    return standard_error(influences, units)
-
-
-def _fisher_p(correct: Array, group: Array) -> float:
-    """Returns the p-value of Fisher's exact test; arguments as for `difference_error`."""
-    table = crosstab(correct, group, levels=((0, 1), (0, 1))).count  # (2, 2)
-    return float(fisher_exact(table).pvalue)

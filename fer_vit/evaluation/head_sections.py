@@ -9,15 +9,15 @@ from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.results import ComparedError, HeadResults, HeadRobustness, Measured
 from fer_vit.evaluation.score_table import ROBUSTNESS_TEXT, altered_chart, score_table
 from fer_vit.heads import HEADS, output_titles
-from fer_vit.measures import MEANINGS
-from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import interval_chart
+from fer_vit.stats.estimate import NO_RESULT, estimate_text
+from fer_vit.stats.measures import MEANINGS
 
 
 def has_targets(head: str, measured: Measured) -> bool:
     """Returns whether any face has a target for an output of a head."""
     first = HEADS[head].measures[0]
-    return any(row[first].num_faces for row in measured.values())
+    return any(row[first].n for row in measured.values())
 
 
 def head_sections(
@@ -52,12 +52,12 @@ def head_section(head: str, measured: Measured, titles: Mapping[str, str]) -> Se
     num_faces = {}
     for output, row in measured.items():
         first = row[names[0]]
-        cells = [titles[output], f"{first.num_faces:,}"]
+        cells = [titles[output], f"{first.n:,}"]
         for name in shown:
             cells.append(estimate_text(row[name], ".3f"))
         table.append(cells)
         chart_rows[printable(titles[output])] = first
-        num_faces[printable(titles[output])] = first.num_faces
+        num_faces[printable(titles[output])] = first.n
     unit = f" {entry.unit}" if entry.unit else ""
     sentences = [f"{name}: {MEANINGS[name]}." for name in shown]
     sentences.append(f"Targets are from {entry.low:g} to {entry.high:g}{unit}.")
@@ -104,7 +104,7 @@ def compared_section(
     """Returns the table of the errors of two models for the outputs of a head."""
     table = [["output", "faces", "error", "the other's error", "difference", "p"]]
     for output, row in errors.items():
-        cells = [titles[output], f"{row.error.num_faces:,}"]
+        cells = [titles[output], f"{row.error.n:,}"]
         cells.append(estimate_text(row.error, ".3f"))
         cells.append(estimate_text(row.other_model.mean, ".3f"))
         cells.append(estimate_text(row.other_model.difference, "+.3f"))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from fer_vit.evaluation.results import AlteredMean, Group
-from fer_vit.report.estimate import Estimate
+from fer_vit.stats.estimate import Estimate
 
 # A result in a table: an estimate, a number of faces, a p-value or text.
 Cell: TypeAlias = Estimate | float | str
@@ -22,7 +22,7 @@ def group_row(group: Group) -> dict[str, Cell]:
 
 def altered_row(altered: AlteredMean, measure: str) -> dict[str, Cell]:
     """Returns the results of altered images by name; `measure` names the mean."""
-    row: dict[str, Cell] = {"faces": altered.estimate.num_faces, measure: altered.estimate}
+    row: dict[str, Cell] = {"faces": altered.estimate.n, measure: altered.estimate}
     if altered.change is not None:
         row["difference"] = altered.change
     if altered.other_model is not None:

@@ -3,32 +3,33 @@
 Shapes: N faces, U persons or photos, R resamples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.groups import MIN_GROUP
-from fer_vit.evaluation.inference import (
-    MIN_UNITS,
-    draw_units,
-    holm,
-    mean_intervals,
-    paired_p,
-    percentiles,
-)
 from fer_vit.evaluation.join import align_outputs
 from fer_vit.evaluation.results import (
     ComparedError,
     ComparedHeads,
-    FaceEstimate,
     HeadResults,
     Measured,
     OtherModel,
 )
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS
-from fer_vit.measures import MEASURES, Pairs
+from fer_vit.stats.bootstrap import (
+    MIN_UNITS,
+    bound,
+    count_units,
+    mean_intervals,
+    percentile_interval,
+    resample,
+)
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.measures import MEASURES, Pairs
+from fer_vit.stats.tests import holm, paired_p
 
 
 def score_outputs(faces: EvaluatedFaces) -> dict[str, Measured]:
@@ -84,24 +85,20 @@ def score_variants(head: str, variants: Sequence[HeadOutputs], units: IntArray) 
     first = variants[0]
     known = np.isfinite(first.targets) & np.isfinite(first.values)
     means = _measure_mean(names, variants, np.ones((1, len(units))))[0]  # (K, measures)
-    drawn = [_measure_mean(names, variants, weights) for weights in draw_weights(units)]
-    resamples = np.concatenate(drawn) if drawn else None  # (R, K, measures)
+    num_units = int(units.max(initial=-1)) + 1
+    drawn = None  # (R, K, measures)
+    if num_units >= MIN_UNITS:
+        drawn = resample(lambda draws: _measure_mean(names, variants, draws[:, units]), num_units)
 
-    measured: dict[str, dict[str, FaceEstimate]] = {}
+    measured: dict[str, dict[str, Estimate]] = {}
     for column, output in enumerate(first.names):
-        num_faces = int(known[:, column].sum())
-        count = len(np.unique(units[known[:, column]]))  # number of persons or photos
+        member = known[:, column]
+        count = count_units(member, units)
         measured[output] = {}
         for index, name in enumerate(names):
-            mean = None
-            low = None
-            high = None
-            if np.isfinite(means[column, index]):
-                mean = float(means[column, index])
-                if resamples is not None and count >= MIN_UNITS:
-                    drawn_means = resamples[:, column, index]  # (R,)
-                    low, high = np.nanpercentile(drawn_means, percentiles(count)).tolist()
-            measured[output][name] = FaceEstimate(mean, low, high, num_faces)
+            resamples = None if drawn is None else drawn[:, column, index]
+            estimate = percentile_interval(means[column, index], resamples, count)
+            measured[output][name] = bound(estimate, member, units, "number")
     return measured
 
 
@@ -128,7 +125,7 @@ def compare_outputs(
 ) -> dict[str, ComparedError]:
     """Compares the absolute errors of two models by output.
 
-    The p-values are by `inference.paired_p` over persons or photos, with Holm's correction for the
+    The p-values are by `tests.paired_p` over persons or photos, with Holm's correction for the
     number of outputs of a head. The results are for the K outputs in `second`.
 
     Args:
@@ -173,15 +170,3 @@ def _measure_outputs(names: tuple[str, ...], outputs: HeadOutputs, weights: Arra
         else:
             columns.append(np.full((len(weights), len(names)), np.nan))
     return np.stack(columns, axis=1)
-
-
-def draw_weights(units: IntArray) -> Iterator[Array]:
-    """Yields how often each face is drawn in bootstrap resamples of units, in blocks (R, N).
-
-    `units` (N,) is the person or photo of each face. Fewer than `MIN_UNITS` have no resamples.
-    """
-    count = int(units.max(initial=-1)) + 1
-    if count < MIN_UNITS:
-        return
-    for draws in draw_units(count):
-        yield draws[:, units].astype(float)

@@ -9,13 +9,13 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import printable
-from fer_vit.evaluation.scores import occurring
 from fer_vit.files import atomic_write
 from fer_vit.geometry import IntArray
 from fer_vit.report.html import render
 from fer_vit.report.intervals import IntervalChart
 from fer_vit.report.plots import Plot
 from fer_vit.report.table import TableWriter, markdown
+from fer_vit.stats.scores import occurring
 from fer_vit.texts import json_text
 
 EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last

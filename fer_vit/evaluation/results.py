@@ -9,35 +9,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fer_vit.geometry import IntArray
-from fer_vit.report.estimate import Estimate
-
-
-@dataclass(frozen=True)
-class FaceEstimate(Estimate):
-    """A result over faces with its 95% interval."""
-
-    num_faces: int  # number of faces with a value
-
-    @property
-    def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their keys in JSON."""
-        return super().numbers | {"faces": self.num_faces}
-
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.tests import Tested
 
 # Scores by name, such as `accuracy` (see `scores.scores`). Without labels, these are how often a
 # face was found, the confidence, and the share of each expression.
-Scores: TypeAlias = Mapping[str, FaceEstimate]
+Scores: TypeAlias = Mapping[str, Estimate]
 
 # Measures of a further head, by output, then by the name of the measure (`heads.HEADS`).
-Measured: TypeAlias = Mapping[str, Mapping[str, FaceEstimate]]
-
-
-@dataclass(frozen=True)
-class GroupTest:
-    """The accuracy of a group minus the accuracy of all other faces."""
-
-    difference: FaceEstimate
-    p: float  # p-value of no difference, corrected for the number of groups
+Measured: TypeAlias = Mapping[str, Mapping[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +26,7 @@ class Group:
 
     num_faces: int  # number of faces with a prediction
     scores: Scores
-    test: GroupTest | None = None  # None: there are no labels, or groups are not compared
+    test: Tested | None = None  # None: there are no labels, or groups are not compared
 
 
 @dataclass(frozen=True)
@@ -105,8 +85,8 @@ class LabelResults:
 class OtherModel:
     """The mean of another model on the same faces, and the difference from this mean."""
 
-    mean: FaceEstimate
-    difference: FaceEstimate  # the mean of the model minus the other model's
+    mean: Estimate
+    difference: Estimate  # the mean of the model minus the other model's
     p: float  # p-value of no difference, corrected for the number of such tests
 
 
@@ -114,9 +94,9 @@ class OtherModel:
 class AlteredMean:
     """A mean over images that are altered in one way."""
 
-    estimate: FaceEstimate  # the accuracy, or the mean absolute error of a further head
+    estimate: Estimate  # the accuracy, or the mean absolute error of a further head
     # the mean minus the mean of unaltered images; None: the images are unaltered
-    change: FaceEstimate | None
+    change: Estimate | None
     other_model: OtherModel | None  # None: there is no other model
 
 
@@ -124,7 +104,7 @@ class AlteredMean:
 class ComparedError:
     """The mean absolute error of an output, and another model's error."""
 
-    error: FaceEstimate
+    error: Estimate
     other_model: OtherModel
 
 

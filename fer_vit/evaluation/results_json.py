@@ -10,13 +10,12 @@ from fer_vit.evaluation.names import altered_rows, group_rows
 from fer_vit.evaluation.results import (
     ComparedError,
     Evaluation,
-    FaceEstimate,
     Grouping,
     HeadResults,
     LabelResults,
     ModelComparison,
 )
-from fer_vit.report.estimate import plain_estimates
+from fer_vit.stats.estimate import Estimate, plain_estimates
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def grouping_json(grouping: Grouping) -> dict[str, Any]:
     if gap is not None:
         results["worst"] = gap.worst
         results["best"] = gap.best
-        results["gap"] = FaceEstimate(gap.size, low=None, high=None, num_faces=gap.num_faces)
+        results["gap"] = Estimate(gap.size, n=gap.num_faces)
     return results
 
 
@@ -129,7 +128,7 @@ def errors_json(errors: Mapping[str, ComparedError]) -> dict[str, Any]:
     outputs = {}
     for name, result in errors.items():
         outputs[name] = {
-            "faces": result.error.num_faces,
+            "faces": result.error.n,
             "error": result.error,
             "other": result.other_model.mean,
             "difference": result.other_model.difference,

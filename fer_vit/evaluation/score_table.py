@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from fer_vit.errors import printable
 from fer_vit.evaluation.names import Cell
 from fer_vit.evaluation.results import AlteredMean, Group, Scores
-from fer_vit.evaluation.scores import is_recall, occurring, recall_name
 from fer_vit.geometry import IntArray
-from fer_vit.report.estimate import NO_RESULT, estimate_text
 from fer_vit.report.intervals import IntervalChart, interval_chart
+from fer_vit.stats.estimate import NO_RESULT, estimate_text
+from fer_vit.stats.scores import is_recall, occurring, recall_name
 
 LOSS_FORM = ".3f"
 MEANINGS_OF_SCORES = {  # scores that tables have after the accuracy, in this order
@@ -111,5 +111,5 @@ def altered_chart(
     num_faces = {}
     for name, result in altered.items():
         estimates[printable(name)] = result.estimate
-        num_faces[printable(name)] = result.estimate.num_faces
+        num_faces[printable(name)] = result.estimate.n
     return interval_chart(estimates, form, measure, num_faces)

@@ -8,7 +8,6 @@ from fer_vit.errors import printable
 from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.groups import FOUND, MIN_GROUP
 from fer_vit.evaluation.head_sections import has_targets, head_sections
-from fer_vit.evaluation.inference import MIN_UNITS
 from fer_vit.evaluation.names import altered_rows, group_rows
 from fer_vit.evaluation.page import Section
 from fer_vit.evaluation.results import (
@@ -27,11 +26,12 @@ from fer_vit.evaluation.score_table import (
     group_chart,
     score_table,
 )
-from fer_vit.evaluation.scores import occurring, recall_name
 from fer_vit.geometry import IntArray
-from fer_vit.report.estimate import Estimate, estimate_text
 from fer_vit.report.intervals import interval_chart
 from fer_vit.report.plots import calibration_plot
+from fer_vit.stats.bootstrap import MIN_UNITS
+from fer_vit.stats.estimate import Estimate, estimate_text
+from fer_vit.stats.scores import occurring, recall_name
 from fer_vit.wording import counted
 
 MAX_RARE = 3  # most rare labels, and most other labels, that a sentence names

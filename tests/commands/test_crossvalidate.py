@@ -14,8 +14,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
+from fer_vit.stats import bootstrap
 from tests.helpers.commands import fails, run
 from tests.helpers.logits import labelled_logits
 
@@ -27,7 +27,7 @@ def whole(
     """The output of an uninterrupted run of two folds, and its results."""
     output = tmp_path_factory.mktemp("whole") / "cv"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "RESAMPLES", 100)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
         results = fer_vit.crossvalidate(
             drawn / "faces.parquet", config=str(config), folds=2, output=output
         )
@@ -116,7 +116,7 @@ def test_notes_of_crossvalidate_are_printable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A note lists the labels, here with a control character, if no label has the most votes."""
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
     output, _ = whole
     shutil.copytree(output / "training", tmp_path / "cv" / "training")  # nothing is trained again
 
@@ -142,7 +142,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
     options = {"config": str(config), "folds": 2}
     _, expected = whole

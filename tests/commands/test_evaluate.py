@@ -13,12 +13,13 @@ import torch
 from sklearn.metrics import accuracy_score
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import cards, inference
+from fer_vit.evaluation import cards
 from fer_vit.evaluation.evaluated import UnpredictedFaces
 from fer_vit.evaluation.page import EVALUATION_FILES
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
+from fer_vit.stats import bootstrap
 from fer_vit.store.folder import save_network
 from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
@@ -32,7 +33,7 @@ MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def evaluation(
     words = ["--checkpoint", checkpoint, "--by", "source", "age", "--columns", tables / "ages.csv"]
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
-        patch.setattr(inference, "RESAMPLES", 100)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
         run("evaluate", data, *words, "--output", folder / "e")
     return Evaluation(data, printed.getvalue(), folder / "e")
 

@@ -15,7 +15,7 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference, outputs, robustness
+from fer_vit.evaluation import outputs, robustness
 from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.evaluated import (
     EvaluatedFaces,
@@ -31,11 +31,12 @@ from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, Alter
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.measures import measure
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
+from fer_vit.stats import bootstrap
+from fer_vit.stats.measures import measure
 from fer_vit.store.folder import load_network, save_network
 from tests.helpers.commands import fails, run
 
@@ -44,7 +45,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +349,7 @@ def altered() -> AlteredOutputs:
         heads={"movements": HeadOutputs("movements", ["a", "b"], views, target)},
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "RESAMPLES", 100)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
         evaluation = replace(evaluate_faces(faces), heads=evaluate_heads(faces))
         evaluation = score_altered(evaluation, faces, first, second)
     return AlteredOutputs(target, clean, turned, evaluation)

@@ -20,42 +20,40 @@ from sklearn.metrics import (
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation import inference
 from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.expression import compare_labels, compare_models, evaluate_faces
-from fer_vit.evaluation.groups import (
-    MIN_GROUP,
-    compare_groups,
-    describe_results,
-    difference_error,
-    group_tests,
-)
-from fer_vit.evaluation.inference import (
+from fer_vit.evaluation.groups import MIN_GROUP, compare_groups, describe_results
+from fer_vit.evaluation.outputs import score_head
+from fer_vit.evaluation.results import HeadResults, ModelComparison
+from fer_vit.evaluation.results_json import evaluation_json, grouping_json
+from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
+from fer_vit.evaluation.writer import write_results
+from fer_vit.faces import as_objects
+from fer_vit.stats import bootstrap as drawing
+from fer_vit.stats.bootstrap import (
     MIN_UNITS,
     RESAMPLES,
     Scale,
-    holm,
-    interval_of_test,
     mean_intervals,
-    paired_p,
     resample_sums,
-    standard_error,
-    t_p,
 )
-from fer_vit.evaluation.outputs import score_head
-from fer_vit.evaluation.results import FaceEstimate, HeadResults, ModelComparison
-from fer_vit.evaluation.results_json import evaluation_json, grouping_json
-from fer_vit.evaluation.scores import (
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.scores import (
     AGREEMENTS,
     confusion_matrix,
     contributions,
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
-from fer_vit.evaluation.writer import write_results
-from fer_vit.faces import as_objects
-from fer_vit.report.estimate import Estimate
+from fer_vit.stats.tests import (
+    difference_error,
+    group_tests,
+    holm,
+    interval_of_test,
+    paired_p,
+    standard_error,
+    t_p,
+)
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -276,7 +274,7 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
     for result, of_calm in ((scores, 0.75), (apart, -0.25)):
         assert result["recall of calm"].mean == of_calm
         assert result["recall of calm"].low is not None
-    assert scores["recall of bored"] == FaceEstimate(0.75, None, None, num_faces=8)
+    assert scores["recall of bored"] == Estimate(0.75, None, None, n=8)
     assert apart["recall of bored"].mean == 0.75
     assert apart["recall of bored"].low is None
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
@@ -364,10 +362,10 @@ def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
     single, none = mean_intervals(np.array([[0.25, np.nan]]))
-    assert single == FaceEstimate(0.25, None, None, num_faces=1)
-    assert none == FaceEstimate(None, None, None, num_faces=0)
+    assert single == Estimate(0.25, None, None, n=1)
+    assert none == Estimate(None, None, None, n=0)
     (equal,) = mean_intervals(np.full((6, 1), 0.5))
-    assert equal == FaceEstimate(0.5, 0.5, 0.5, num_faces=6)
+    assert equal == Estimate(0.5, 0.5, 0.5, n=6)
     assert mean_intervals(np.empty((0, 1)))[0].mean is None
 
 
@@ -555,11 +553,11 @@ def test_a_group_without_exceptions_has_no_p_without_an_interval(share: int) -> 
     right = np.full(40, bool(share))
     right[20::2] = not share
     made = faces(right, person=np.repeat(np.arange(8), 5).tolist())
-    group = (np.arange(40) < 20).astype(float)
-    differences, p_values = group_tests(made, np.column_stack([group, 1 - group]))
+    group = np.arange(40) < 20
+    tests = group_tests(made.correct, [group, ~group], made.units)
     assert fisher_exact([[20, 0], [10, 10]]).pvalue < 0.001
-    assert p_values == [1, 1]
-    for difference in differences:
+    assert [p for _, p in tests] == [1, 1]
+    for difference, _ in tests:
         assert difference.mean is not None
         assert difference.low is None
 
@@ -632,7 +630,7 @@ def test_groups_are_compared_with_all_others() -> None:
     assert gap.worst == "old"
     assert gap.best == max(means, key=means.__getitem__)
     assert gap.size == pytest.approx(max(means.values()) - min(means.values()))
-    assert grouping_json(comparison)["gap"] == FaceEstimate(gap.size, None, None, num_faces=448)
+    assert grouping_json(comparison)["gap"] == Estimate(gap.size, None, None, n=448)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -692,17 +690,17 @@ def test_small_and_single_groups() -> None:
 
 @pytest.mark.slow
 def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 200)
+    monkeypatch.setattr(drawing, "RESAMPLES", 200)
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
-    member = np.column_stack([person < 40, person >= 40]).astype(float)
+    groups = [person < 40, person >= 40]
     first = []
     exact = []
     # no group is better, but the model is right about most faces of a person or about few
     for _ in range(60):
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
-        first.append(group_tests(faces(right, person=person), member)[1][0])
-        exact.append(group_tests(faces(right), member)[1][0])
+        first.append(group_tests(right, groups, person)[0].p)
+        exact.append(group_tests(right, groups, np.arange(800))[0].p)
     assert np.mean(np.array(exact) < 0.05) > 0.15
     assert np.mean(np.array(first) < 0.05) < 0.12
 
@@ -851,7 +849,7 @@ def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warn
 def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
     made = faces(np.ones(9, bool))
     results = evaluate_faces(made)
-    unknown = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
+    unknown = Estimate(mean=None, low=None, high=None, n=0)
     pose = HeadResults({"yaw": {"r": unknown, "MAE": unknown}})
     with_head = replace(results, heads={"pose": pose})
     sections = evaluation_sections(results, made)

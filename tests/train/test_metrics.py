@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fer_vit.heads import HEADS
-from fer_vit.measures import MEANINGS, MEASURES, measure
+from fer_vit.stats.measures import MEANINGS, MEASURES, measure
 from fer_vit.train.metrics import OutputMetrics
 
 

@@ -1,6 +1,6 @@
 """Scores of predictions with intervals, and differences between two models.
 
-A score is a function of sums over faces; `inference` computes its interval.
+A score is a function of sums over faces; `bootstrap` computes its interval.
 
 Shapes: N faces, C classes, K columns.
 """
@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fer_vit.evaluation.inference import Scale, Sums, bound, has_no_width, score_intervals
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray
+from fer_vit.stats.bootstrap import Scale, Sums, bound, has_no_width, score_intervals
+from fer_vit.stats.estimate import Estimate
 
 CALIBRATION_BINS = 15  # number of bins of the calibration error
 AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
@@ -125,7 +125,7 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
     votes: bool | None = None,
-) -> dict[str, FaceEstimate]:
+) -> dict[str, Estimate]:
     """Returns the scores of N faces with intervals, or their differences from a second model's.
 
     Args:
@@ -172,7 +172,7 @@ def score_faces(
     for name in ("macro F1", "UAR"):
         limiting = rarest if has_no_width(intervals[name]) else every
         bounded = bound(intervals[name], limiting, units, scale)
-        intervals[name] = replace(bounded, num_faces=len(targets))
+        intervals[name] = replace(bounded, n=len(targets))
 
     # Resamples add noise to each bin, and absolute values of noise only add up: a bootstrap
     # interval of the calibration error would be too high.
