@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fer_vit.geometry import IntArray
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.tests import Tested
+from fer_vit.stats.tests import GroupTest
 
 # Scores by name, such as `accuracy` (see `scores.scores`). Without labels, these are how often a
 # face was found, the confidence, and the share of each expression.
@@ -26,7 +26,7 @@ class Group:
 
     num_faces: int  # number of faces with a prediction
     scores: Scores
-    test: Tested | None = None  # None: there are no labels, or groups are not compared
+    test: GroupTest | None = None  # None: there are no labels, or groups are not compared
 
 
 @dataclass(frozen=True)

@@ -140,14 +140,14 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-class Tested(NamedTuple):
+class GroupTest(NamedTuple):
     """A difference with the p-value of no difference."""
 
     difference: Estimate
     p: float
 
 
-def group_tests(correct: Mask, groups: Sequence[Mask], units: IntArray) -> list[Tested]:
+def group_tests(correct: Mask, groups: Sequence[Mask], units: IntArray) -> list[GroupTest]:
     """Tests the accuracy of each group minus the accuracy of all other faces.
 
     P-values are corrected for the number of tests, unless two groups have all faces: they are then
@@ -162,10 +162,10 @@ def group_tests(correct: Mask, groups: Sequence[Mask], units: IntArray) -> list[
     if len(groups) == 2 and (groups[0] | groups[1]).all():
         return tested
     corrected = holm([test.p for test in tested])
-    return [Tested(test.difference, p) for test, p in zip(tested, corrected, strict=True)]
+    return [GroupTest(test.difference, p) for test, p in zip(tested, corrected, strict=True)]
 
 
-def group_test(correct: Array, group: Mask, units: IntArray) -> Tested:
+def group_test(correct: Array, group: Mask, units: IntArray) -> GroupTest:
     """Tests the accuracy of one group minus the accuracy of all other faces; see `group_tests`.
 
     The test is Fisher's exact test. Where several faces are of one person, the p-value is at least
@@ -186,11 +186,11 @@ def group_test(correct: Array, group: Mask, units: IntArray) -> Tested:
     table = crosstab(correct, group, levels=((0, 1), (False, True))).count  # (2, 2)
     p = float(fisher_exact(table).pvalue)
     if num_units == len(units):
-        return Tested(difference, p)
+        return GroupTest(difference, p)
     # faces of a person are dependent: Fisher's p alone would be too small
     if difference.mean is None or error is None:
-        return Tested(difference, 1.0)  # the error over persons is unknown
-    return Tested(difference, max(p, t_p(difference.mean, error, num_units)))
+        return GroupTest(difference, 1.0)  # the error over persons is unknown
+    return GroupTest(difference, max(p, t_p(difference.mean, error, num_units)))
 
 
 def group_difference(correct: Array, group: Mask, units: IntArray) -> Estimate:

@@ -133,7 +133,7 @@ def test_faces_of_one_photo_are_one_unit() -> None:
     single = faithfulness.average_batches([{"pixels": {"saco": values}}], apart)
     batches = [{"pixels": {"saco": part}} for part in copies.split(16)]
     repeated = faithfulness.average_batches(batches, together)["pixels"]["saco"]
-    expected = replace(single["pixels"]["saco"], num_faces=40)
+    expected = replace(single["pixels"]["saco"], n=40)
     assert asdict(repeated) == pytest.approx(asdict(expected))
 
 

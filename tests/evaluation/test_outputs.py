@@ -9,6 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from fer_vit.evaluation.evaluated import (
+    EvaluatedFaces,
+    HeadOutputs,
+    pair_outputs,
+    predict_manifest,
+)
 
 from fer_vit.commands.evaluate import evaluate as command
 from fer_vit.data.dataset import FaceDataset, collate
@@ -17,12 +23,6 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import outputs, robustness
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.evaluated import (
-    EvaluatedFaces,
-    HeadOutputs,
-    pair_outputs,
-    predict_manifest,
-)
 from fer_vit.evaluation.expression import evaluate_faces
 from fer_vit.evaluation.outputs import evaluate_heads, score_head
 from fer_vit.evaluation.results import Evaluation, HeadRobustness
@@ -74,7 +74,7 @@ def test_measures_have_intervals_over_persons() -> None:
         r = measured[name]["r"]
         assert r.mean == pytest.approx(measure("r", value[:, column], target[:, column]))
         assert r.low < r.mean < r.high
-        assert r.num_faces == 90 - 10 * (name == "a")
+        assert r.n == 90 - 10 * (name == "a")
         assert measured[name]["AUROC"].mean is None
     single = score_head(
         "movements", HeadOutputs("movements", ["a", "b"], value, target), np.zeros(90, int)
@@ -93,10 +93,10 @@ def test_the_targets_of_one_person_have_no_interval() -> None:
     outputs = HeadOutputs("affect", ["a", "b", "c"], value, target)
     measured = score_head("affect", outputs, units)
     assert measured["a"]["CCC"].mean is not None
-    assert measured["a"]["CCC"].num_faces == 5
+    assert measured["a"]["CCC"].n == 5
     assert (measured["a"]["CCC"].low, measured["a"]["CCC"].high) == (None, None)
     assert measured["b"]["CCC"].low < measured["b"]["CCC"].high
-    assert measured["c"]["CCC"].num_faces == 25
+    assert measured["c"]["CCC"].n == 25
     assert (measured["c"]["CCC"].low, measured["c"]["CCC"].high) == (None, None)
 
 
@@ -370,8 +370,8 @@ def test_altered_faces_have_the_mean_correlation_of_both_variants(
             for variant in altered.turned
         ]
         assert outputs["turned"][name]["r"].mean == pytest.approx(np.mean(r))
-    assert [outputs["turned"][name]["r"].num_faces for name in "ab"] == [60, 40]
-    assert [outputs[MOST_TURNED][name]["r"].num_faces for name in "ab"] == [7, 0]
+    assert [outputs["turned"][name]["r"].n for name in "ab"] == [60, 40]
+    assert [outputs[MOST_TURNED][name]["r"].n for name in "ab"] == [7, 0]
 
 
 def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
@@ -380,11 +380,11 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
     error = altered.errors(altered.turned)
     before = altered.errors(altered.clean)
     row = altered.scored.errors["turned"]
-    assert row.estimate.num_faces == 60
+    assert row.estimate.n == 60
     assert row.estimate.mean == pytest.approx(error.mean())
     assert row.change.mean == pytest.approx((error - before).mean())
     assert row.change.low < row.change.mean < row.change.high
-    assert altered.scored.errors[MOST_TURNED].estimate.num_faces == 7
+    assert altered.scored.errors[MOST_TURNED].estimate.n == 7
 
 
 def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutputs) -> None:

@@ -18,7 +18,7 @@ from fer_vit.evaluation.results import (
 )
 from fer_vit.evaluation.results_json import evaluation_json, head_entries
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.tests import Tested
+from fer_vit.stats.tests import GroupTest
 
 ESTIMATE = Estimate(mean=0.5, low=0.25, high=0.75, n=8)
 JSON = {"mean": 0.5, "low": 0.25, "high": 0.75, "faces": 8}
@@ -28,7 +28,7 @@ MEASURED = {"yaw": {"r": ESTIMATE}}
 
 
 def test_evaluation_json_has_the_keys_of_all_results_in_order() -> None:
-    group = Group(num_faces=8, scores=SCORES, test=Tested(ESTIMATE, p=0.5))
+    group = Group(num_faces=8, scores=SCORES, test=GroupTest(ESTIMATE, p=0.5))
     gap = Gap(worst="old", best="young", size=0.5, num_faces=9)
     grouping = Grouping(groups={"old": group}, small_groups={"baby": 1}, num_unknown=2, gap=gap)
     altered = AlteredMean(ESTIMATE, change=ESTIMATE, other_model=OTHER)

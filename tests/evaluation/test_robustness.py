@@ -112,7 +112,7 @@ def test_results_are_paired_with_the_unaltered_faces() -> None:
     hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
     few = np.where(np.arange(400) < 50, clean, np.nan)
     summary = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
-    assert summary[MOST_TURNED].estimate.num_faces == 50
+    assert summary[MOST_TURNED].estimate.n == 50
     assert summary[MOST_TURNED].change is None
     assert summary["covered"].estimate.mean == pytest.approx(hard.mean())
     difference = summary["covered"].change

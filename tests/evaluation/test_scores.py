@@ -9,6 +9,7 @@ import numpy as np
 import pingouin as pg
 import pytest
 import torch
+from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from scipy.stats import binomtest, bootstrap, fisher_exact, norm, t as student, ttest_1samp
 from sklearn.metrics import (
     accuracy_score,
@@ -20,7 +21,6 @@ from sklearn.metrics import (
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
 from fer_vit.evaluation.expression import compare_labels, compare_models, evaluate_faces
 from fer_vit.evaluation.groups import MIN_GROUP, compare_groups, describe_results
 from fer_vit.evaluation.outputs import score_head
@@ -175,9 +175,9 @@ def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool)
     scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
-        assert of_rarest.num_faces == 2
+        assert of_rarest.n == 2
         assert (scores[name].low, scores[name].high) == (of_rarest.low, of_rarest.high)
-        assert scores[name].num_faces == 502
+        assert scores[name].n == 502
     width = scores["accuracy"].high - scores["accuracy"].low
     assert width < 0.01 < scores["UAR"].high - scores["UAR"].low
 
@@ -223,7 +223,7 @@ def test_the_difference_of_two_models_is_paired() -> None:
     fewest = int(shares.sum(0).min())  # faces in the rarest class
     unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
     assert same["UAR"].mean == 0
-    assert same["UAR"].num_faces == 400
+    assert same["UAR"].n == 400
     assert same["UAR"].high == pytest.approx(unseen)
     assert same["UAR"].low == pytest.approx(-unseen)
     of_first, of_second = (
@@ -255,7 +255,7 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
     scores = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
-    assert [scores[f"recall of {label}"].num_faces for label in "ab"] == [6, 10]
+    assert [scores[f"recall of {label}"].n for label in "ab"] == [6, 10]
     assert scores["recall of a"].low == pytest.approx(
         binomtest(6, 6).proportion_ci(method="exact").low
     )
@@ -302,7 +302,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
             rng=0,
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
-        assert interval.num_faces == len(column)
+        assert interval.n == len(column)
         assert interval.mean == pytest.approx(column.mean())
         assert interval.low == pytest.approx(expected.low, abs=0.1 * error)
         assert interval.high == pytest.approx(expected.high, abs=0.1 * error)
@@ -662,7 +662,7 @@ def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
         "old": 38,
         "young": 37,
     }
-    assert comparison.groups["old"].scores["accuracy"].num_faces == 38
+    assert comparison.groups["old"].scores["accuracy"].n == 38
     assert comparison.groups["old"].scores["face found"].mean == pytest.approx(38 / 40)
     assert comparison.num_unknown == 1
 
@@ -722,7 +722,7 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     assert group.scores["a"].mean == 1
     assert group.scores["b"].mean == 0
     assert group.scores["confidence"].mean == pytest.approx(0.8)
-    assert group.scores["confidence"].num_faces == 49
+    assert group.scores["confidence"].n == 49
     assert group.test is None
 
 

@@ -30,7 +30,7 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     interval = person_mean(values)
     assert interval.mean == pytest.approx(values[:12].mean())
     assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
-    assert interval.num_persons == 12
+    assert interval.n == 12
     assert interval.sd == pytest.approx(pd.Series(values).std())
     assert person_mean(np.eye(8)[0], 0, 1).low == 0  # no share is lower
     assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
