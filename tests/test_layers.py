@@ -78,7 +78,7 @@ HOMES = {
     "fastapi": {"app/api.py", "app/server.py"},
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
-    "jinja2": {"report/faces.py", "report/html.py"},
+    "jinja2": {"report/faces.py", "report/html.py", "report/prose.py"},
     "matplotlib": {
         *(f"report/{name}.py" for name in ("face_figures", "fonts", "rendering", "score_figures"))
     },

@@ -14,7 +14,7 @@ from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import HEADS, Head, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS
@@ -100,8 +100,8 @@ def test_evaluate_scores_a_new_head(folder: Path) -> None:
     results = json.loads((folder / "e" / "results.json").read_text())
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("train")
-    outputs = predict_manifest(model, rows, "train").heads["age"]
-    error = np.abs(outputs.values - outputs.targets).mean()
+    (years,) = predict_manifest(model, rows, "train").outputs.values()
+    error = np.abs(years.values - years.targets).mean()
     assert results["heads"]["age"]["years"]["MAE"]["mean"] == pytest.approx(error)
     text = (folder / "e" / "results.md").read_text()
     assert "## Age" in text

@@ -15,7 +15,7 @@ from fer_vit.commands import find_network
 from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_whole
-from fer_vit.evaluation.evaluated import name_units
+from fer_vit.evaluation.labelled import name_units
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
@@ -30,6 +30,7 @@ from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.stats.bootstrap import MIN_UNITS, mean_intervals
 from fer_vit.stats.estimate import Estimate, estimate_text, plain_estimates
+from fer_vit.stats.means import mean_of_finite
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.texts import json_text
 from fer_vit.wording import counted
@@ -262,15 +263,6 @@ def score_terms(
         estimates = mean_intervals(means, units)
         scores[hidden] = TermScores(dict(zip(TERMS, estimates, strict=True)), outputs)
     return scores
-
-
-def mean_of_finite(values: Array, axis: int) -> Array:
-    """Returns the mean of the finite values (B, K) along an axis; NaN without a finite value."""
-    finite = np.isfinite(values)
-    counts = finite.sum(axis)
-    sums = np.where(finite, values, 0).sum(axis)
-    missing = np.full(counts.shape, np.nan)
-    return np.asarray(np.divide(sums, counts, out=missing, where=counts > 0))
 
 
 def gather(batches: Sequence[Tensor]) -> Array:

@@ -61,13 +61,17 @@ class Results:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def select(
-        self, part: str | None = None, set: str | None = None, group: str | None = None
+        self,
+        part: str | None = None,
+        set: str | None = None,
+        group: str | None = None,
+        measure: str | None = None,
     ) -> list[Row]:
         """Returns the rows with these names, in order; None: any name."""
-        wanted = (part, set, group)
+        wanted = (part, set, group, measure)
         rows = []
         for row in self.rows:
-            names = (row.part, row.set, row.group)
+            names = (row.part, row.set, row.group, row.measure)
             if all(name in (None, own) for name, own in zip(wanted, names, strict=True)):
                 rows.append(row)
         return rows

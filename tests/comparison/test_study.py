@@ -16,7 +16,7 @@ from fer_vit.comparison.results import ContrastTest, compare_kind, compute_resul
 from fer_vit.comparison.study import ConditionCounts, Study, choose_design
 from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.stats.persons import Difference, MeansTest
 from fer_vit.stats.series import Rest, bin_values
@@ -331,6 +331,8 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table = table[table["subject"] < 7].copy()
     happy = (table["condition"] == "film") & (table["subject"] != 3)
     table["label"] = np.where(happy, "happy", "calm")
+    table["p_happy"] = np.where(happy, 0.75, 0.25)
+    table["p_calm"] = 1 - table["p_happy"]
     compared = study(table, tmp_path, baseline="rest")
     (kind,) = [kind for kind in compared.kinds if kind.title == SHARE_TITLE]
     tests = {each.measure: each.test for each in compare_kind(compared, kind).tested}
