@@ -435,17 +435,25 @@ class Faces(Sequence["Face"]):
     def column(self, name: str) -> NDArray[Any]:
         """Returns a column of the table of faces (N,), such as `valence` or `box_left`.
 
-        It is computed once for all faces. Raises KeyError for an unknown name.
+        It is computed once for all faces, and cannot be written to. Raises KeyError for an unknown
+        name.
         """
-        if name not in self._computed:
-            columns = fields_by_name(self.labels, self.scheme.outputs)
-            self._computed[name] = columns[name].values(self)
-        return self._computed[name]
+        return self._values(fields_by_name(self.labels, self.scheme.outputs)[name])
+
+    def _values(self, column: Field) -> NDArray[Any]:
+        if column.name not in self._computed:
+            values = column.values(self).view()  # may be an attribute, which stays writable
+            values.flags.writeable = False
+            self._computed[column.name] = values
+        return self._computed[column.name]
 
     @cached_property
     def _computed(self) -> dict[str, NDArray[Any]]:
-        """The columns that were requested, by name."""
+        """The columns that were requested, by name. A copy and a pickle are without them."""
         return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_computed"}
 
     def table(self, *, features: bool = False) -> dict[str, list[Cell]]:
         """Returns the columns of `fer-vit predict`; pyarrow, pandas and polars take them.
@@ -503,7 +511,7 @@ class Faces(Sequence["Face"]):
     def _cells_by_row(self, chosen: Sequence[Field]) -> list[dict[str, Cell]]:
         """Returns the cells of the chosen columns by name, for each face."""
         names = [column.name for column in chosen]
-        columns = [as_cells(column.values(self)) for column in chosen]
+        columns = [as_cells(self._values(column)) for column in chosen]
         return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 

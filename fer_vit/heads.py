@@ -251,8 +251,8 @@ HEADS: dict[str, Head] = {  # the heads beside `expression`, by name
         mirror=mirror_unchanged,
         rotate=rotate_unchanged,
         outputs={
-            "valence": "from unpleasant to pleasant",
-            "arousal": "from calm to excited",
+            "valence": "from unpleasant to pleasant; experimental in the shipped model",
+            "arousal": "from calm to excited; experimental in the shipped model",
         },
         column_unit="[-1, 1]",
         measures=("CCC", "RMSE", "sign agreement"),

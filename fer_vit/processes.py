@@ -9,16 +9,17 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
+from fer_vit.system.settings import SharedSetting
 from fer_vit.system.untrusted import as_sendable
 
 if sys.platform == "linux":
@@ -85,33 +86,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def call_after_fork(function: Callable[[], None]) -> None:
-    """Calls a function first in each process that is forked from this process."""
-    if sys.platform != "win32":
-        os.register_at_fork(after_in_child=function)
-
-
-class ThreadLock:
-    """A lock for the threads of a process. A forked process begins with a free lock.
-
-    If a thread has the lock during a fork, the new process does not have this thread, so the lock
-    would never become free.
-    """
-
-    def __init__(self) -> None:
-        self._renew()
-        call_after_fork(self._renew)
-
-    def _renew(self) -> None:
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-
 def one_thread() -> None:
     """Turns off OpenCV's threads.
 
@@ -120,29 +94,12 @@ def one_thread() -> None:
     cv2.setNumThreads(1)
 
 
-class _OpenCV:
-    """OpenCV's number of threads, which is one setting for the whole process."""
-
-    lock = ThreadLock()
-    users = 0  # how many blocks of `opencv_in_one_thread` are active
-    threads = 1  # OpenCV's number of threads before the first active block
+OPENCV_THREADS = SharedSetting(cv2.getNumThreads, cv2.setNumThreads)
 
 
-@contextmanager
-def opencv_in_one_thread() -> Iterator[None]:
-    """Turns off OpenCV's threads within the block and restores the number afterwards."""
-    with _OpenCV.lock:
-        if not _OpenCV.users:
-            _OpenCV.threads = cv2.getNumThreads()
-            one_thread()
-        _OpenCV.users += 1
-    try:
-        yield
-    finally:
-        with _OpenCV.lock:
-            _OpenCV.users -= 1
-            if not _OpenCV.users:
-                cv2.setNumThreads(_OpenCV.threads)
+def opencv_in_one_thread() -> AbstractContextManager[None]:
+    """Returns a block without OpenCV's threads; the number is restored afterwards."""
+    return OPENCV_THREADS.changed(1)
 
 
 def start_worker(_worker: int = 0) -> None:

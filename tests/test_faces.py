@@ -252,6 +252,11 @@ def test_a_face_has_the_values_that_it_has_alone() -> None:
             (of_all,) = as_cells(faces.column(name)[face._row : face._row + 1])
             assert alone == of_all, name
     assert faces.column("entropy") is faces.column("entropy")
+    with pytest.raises(ValueError, match="read-only"):
+        faces.column("score")[0] = 0.5
+    assert faces.score.flags.writeable
+    assert "_computed" in vars(faces)
+    assert "_computed" not in vars(pickle.loads(pickle.dumps(faces)))
     assert pickle.loads(pickle.dumps(faces)).column("valence").tolist() == [0.0, 0.5, -0.5]
     with pytest.raises(KeyError):
         faces.column("colour")

@@ -146,7 +146,7 @@ def test_data_of_the_page_of_an_explained_face(results: Path, golden: Golden) ->
 
 
 def test_schema_of_the_server(tmp_path: Path, golden: Golden) -> None:
-    heads = {DEFAULT_MODEL: ["expression", "movements", "pose"]}
+    heads = {DEFAULT_MODEL: ["expression", "movements", "pose", "affect"]}
     ready = Ready(column_types(), heads)
     queue = Jobs(tmp_path, [*heads], Stub(), ready)  # type: ignore[arg-type]
     client = TestClient(create_app(queue), base_url="http://localhost")

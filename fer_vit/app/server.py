@@ -12,7 +12,7 @@ import socket
 import time
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from threading import Thread
@@ -187,12 +187,11 @@ def add_live(app: FastAPI, live: LivePage) -> None:
         live.stopped = True
 
 
-def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
-    """Listens at the first host (default: localhost); returns the socket and its URL.
+def listen(host: str, port: int) -> tuple[socket.socket, str]:
+    """Listens at an address; returns the socket and its URL.
 
     Raises FerVitError when the address cannot be used.
     """
-    host = (*hosts, LOCAL_NAMES[0])[0]
     try:
         listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -206,9 +205,9 @@ def listen(hosts: Sequence[str], port: int) -> tuple[socket.socket, str]:
     return listener, address
 
 
-def describe_exposure(hosts: Sequence[str], address: str) -> str:
+def describe_exposure(host: str, address: str) -> str:
     """Returns a warning if other machines can reach the server, otherwise an empty text."""
-    if not hosts or hosts[0] in LOCAL_NAMES:
+    if host in LOCAL_NAMES:
         return ""
     return f"anyone who reaches {address} can use it: no password, no encryption"
 

@@ -16,7 +16,7 @@ from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 def app(
     *,
     checkpoint: str | None = None,
-    host: Sequence[str] = (),
+    host: str = "localhost",
     hostnames: Sequence[str] = (),
     port: int = 7860,
     public: str | None = None,
@@ -40,9 +40,8 @@ def app(
     Args:
         checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of
             `fer-vit fit`, a folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address to listen at (default: localhost). With "0.0.0.0", every machine that
-            reaches this one can use the page. Only the first value is an address: fer-vit 0.1 took
-            names of this machine as further values, which still works.
+        host: The address to listen at. With "0.0.0.0", every machine that
+            reaches this one can use the page.
         hostnames: Names of this machine by which clients may request the page, besides localhost
             and its IP address. Requests by other names are refused.
         port: The port of the page; 0 selects a free port.
@@ -56,7 +55,7 @@ def app(
     from fer_vit.app.server import create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
-    allowed_hosts = [*host, *hostnames]
+    allowed_hosts = [host, *hostnames]
     # the first model is the default on the page; each model once
     models = list(dict.fromkeys([checkpoint or DEFAULT_MODEL, *shipped_models()]))
     # the photos are in a hidden folder beside this path, which only this user may enter

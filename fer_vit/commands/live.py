@@ -34,7 +34,7 @@ def live(
     *,
     checkpoint: str | None = None,
     output: Path | None = None,
-    host: Sequence[str] = (),
+    host: str = "localhost",
     hostnames: Sequence[str] = (),
     port: int = 8000,
     public: str | None = None,
@@ -61,9 +61,8 @@ def live(
             `fer-vit models` or "user/name" on the Hugging Face hub. Default:
             the model that `fer-vit models` marks.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to listen at (default: localhost). Everyone who reaches this address can
-            watch and stop the program. Only the first value is an address: fer-vit 0.1 took names
-            of this machine as further values, which still works.
+        host: The address to listen at. Everyone who reaches this address can
+            watch and stop the program.
         hostnames: Names of this machine by which browsers may request the page, besides localhost
             and its IP address. Requests by other names are refused.
         port: The port of the page; 0 selects a free port.
@@ -78,7 +77,7 @@ def live(
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
-    allowed_hosts = [*host, *hostnames]
+    allowed_hosts = [host, *hostnames]
     model = load(checkpoint)
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)

@@ -54,11 +54,6 @@ class Manifest:
     table: pa.Table
     labels: tuple[str, ...]  # in the order of the votes
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The labels, under the name that fer-vit 0.1 used."""
-        return self.labels
-
     @classmethod
     def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
         """Reads and checks a manifest in one file, or splits of a folder or URL of shards.

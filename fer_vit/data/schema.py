@@ -123,11 +123,6 @@ class Reading:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The labels, under the name that fer-vit 0.1 used."""
-        return self.labels
-
-    @property
     def has_labels(self) -> bool:
         """Whether any row has a label. If not, `labels` are the classes that labels would name."""
         return any(row.label is not None for row in self.rows)

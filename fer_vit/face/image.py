@@ -10,7 +10,7 @@ import io
 import math
 import os
 import re
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ from fer_vit.face.headers import (
 )
 from fer_vit.files import open_input
 from fer_vit.geometry import Image
-from fer_vit.processes import ThreadLock, is_worker
+from fer_vit.processes import is_worker
+from fer_vit.system.settings import SharedSetting
 from fer_vit.system.untrusted import memory_limit
 
 # OpenCV's flags that divide width and height by 1, 2, 4 or 8. The constants of cv2 cannot be used,
@@ -90,33 +91,12 @@ UNREAD_FORMATS = {
 CRASHED = "cannot be decoded: the decoder crashed or ran out of memory"
 
 
-class QuietOpenCV:
-    """Context in which OpenCV prints nothing; errors become exceptions.
-
-    OpenCV has one log level for the whole process. Blocks of several threads may overlap: the first
-    block stores the user's level, and the last block restores it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = ThreadLock()
-        self._blocks = 0  # how many blocks run now
-        self._level = 0  # the user's log level
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._blocks == 0:
-                silent = cv2.utils.logging.LOG_LEVEL_SILENT
-                self._level = cv2.utils.logging.setLogLevel(silent)
-            self._blocks += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._blocks -= 1
-            if self._blocks == 0:
-                cv2.utils.logging.setLogLevel(self._level)
+OPENCV_LOG_LEVEL = SharedSetting(cv2.utils.logging.getLogLevel, cv2.utils.logging.setLogLevel)
 
 
-QUIET_OPENCV = QuietOpenCV()
+def quiet_opencv() -> AbstractContextManager[None]:
+    """Returns a block in which OpenCV prints nothing; errors become exceptions."""
+    return OPENCV_LOG_LEVEL.changed(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
 def decode_image(data: bytes, reduction: int = 1) -> Image:
@@ -154,7 +134,7 @@ def _decode(data: bytes, reduction: int) -> Image:
 def _decode_with_opencv(data: bytes, flags: int) -> NDArray[Any]:
     """Decodes an encoded image with flags of OpenCV; raises ImageError if that fails."""
     image = None
-    with QUIET_OPENCV:
+    with quiet_opencv():
         try:
             image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         except cv2.error as error:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import QUIET_OPENCV, ImageError
+from fer_vit.face.image import ImageError, quiet_opencv
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import Frame, play
@@ -110,13 +110,13 @@ def camera_frames(index: int) -> Iterator[Frame]:
 
 def _camera_pictures(index: int) -> Iterator[tuple[Image, float]]:
     """Yields the pictures (H, W, 3) of a camera as BGR, with their times in seconds."""
-    with QUIET_OPENCV:  # not around `yield`, where OpenCV would stay quiet for the whole process
+    with quiet_opencv():  # not around `yield`, where OpenCV would stay quiet for the whole process
         camera = cv2.VideoCapture(index)
     start = time.perf_counter()
     num_frames = 0
     try:
         while True:
-            with QUIET_OPENCV:
+            with quiet_opencv():
                 _, picture = camera.read()
             if picture is None:
                 break

@@ -38,11 +38,7 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import Image
-from fer_vit.predict.inputs import (
-    as_sources as as_sources,  # the documentation of 0.1 named it here
-    is_video,
-    source_name,
-)
+from fer_vit.predict.inputs import is_video, source_name
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.processes import work_in_processes
 from fer_vit.times import Time, read_seconds

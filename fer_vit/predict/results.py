@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from PIL import Image as Pil
 
-from fer_vit.errors import FerVitError, ImageError
+from fer_vit.errors import ImageError
 from fer_vit.faces import ARRAYS, READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
@@ -26,33 +26,17 @@ class FaceResult(Face):
     A face does not contain its model; `Recognizer.explain` explains the prediction.
     """
 
-    def plot(
-        self,
-        file: str | Path | bool | None = None,
-        file_of_0_1: str | Path | None = None,
-        *,
-        attention: bool = False,
-    ) -> Pil.Image:
+    def plot(self, file: str | Path | None = None) -> Pil.Image:
         """Draws the face with its box and regions beside its probabilities.
+
+        A face does not contain its model: `Recognizer.plot_attention` draws the attention.
 
         Args:
             file: Where to save the picture (.svg, .pdf or .png).
-            file_of_0_1: The file as second argument; in 0.1, the first argument was `attention`.
-            attention: An option of 0.1. True is an error, also as first argument: a face does not
-                contain its model.
 
         Raises:
-            FerVitError: The photo cannot be read, or `attention` is True.
+            ImageError: The photo cannot be read.
         """
-        if attention or file is True:
-            raise FerVitError(
-                f"Face {self.face} of {self.path} does not contain its model. "
-                "`model.plot_attention(face)` draws the attention of `model = fer_vit.load()`."
-            )
-        if file is None or file is False:
-            file = file_of_0_1
-        elif file_of_0_1 is not None:
-            raise FerVitError(f"Expected one file, but got {file} and {file_of_0_1}.")
         return plot_face(self, file)
 
     def read_photo(self) -> Image:

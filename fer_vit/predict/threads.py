@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from fer_vit.processes import ThreadLock, call_after_fork
+from fer_vit.system.settings import ThreadLock, call_after_fork
 
 FEW_FACES = 8  # one thread computes up to 8 faces as fast as two threads, in about 60 ms
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fer_vit.geometry import Image
-from fer_vit.processes import ThreadLock
 from fer_vit.report.fonts import drawable, drawn_characters, find_font
+from fer_vit.system.settings import ThreadLock
 
 # Settings of matplotlib and filters of warnings belong to the process: one thread draws.
 DRAWING_LOCK = ThreadLock()

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Timer
 from typing import Any, TypeVar
+
+from fer_vit.system.settings import SharedSetting
 
 if sys.platform == "linux":
     import resource
@@ -57,31 +59,36 @@ def limit_memory(growth: int) -> None:
     """
     allocated = allocated_bytes()
     if sys.platform == "linux" and allocated:
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = allocated + growth
-        if most != resource.RLIM_INFINITY:
-            limit = min(limit, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        _, most = _data_limits()
+        _set_data_limits((_lowest(allocated + growth, most), most))
 
 
-@contextmanager
-def memory_limit(growth: int) -> Iterator[None]:
-    """Limits the memory of this process within the block, as `limit_memory`.
+def memory_limit(growth: int) -> AbstractContextManager[None]:
+    """Returns a block in which the memory of this process is limited, as by `limit_memory`.
 
-    A lower limit stays. Blocks of several threads must not overlap.
+    A lower limit stays. Blocks of several threads that overlap have the limit of the first.
     """
-    if sys.platform != "linux":
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_memory(growth)
-    limit, most = resource.getrlimit(resource.RLIMIT_DATA)
-    if before[0] != resource.RLIM_INFINITY and before[0] < limit:
-        resource.setrlimit(resource.RLIMIT_DATA, (before[0], most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+    allocated = allocated_bytes()
+    if sys.platform != "linux" or not allocated:
+        return nullcontext()
+    limit, most = _data_limits()
+    return DATA_LIMITS.changed((_lowest(allocated + growth, limit, most), most))
+
+
+def _data_limits() -> tuple[int, int]:
+    """Returns the limit of RLIMIT_DATA, and the most that it may be set to."""
+    return resource.getrlimit(resource.RLIMIT_DATA)
+
+
+def _set_data_limits(limits: tuple[int, int]) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+def _lowest(*limits: int) -> int:
+    return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+
+
+DATA_LIMITS = SharedSetting(_data_limits, _set_data_limits)
 
 
 def allocated_bytes() -> int:

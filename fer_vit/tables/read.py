@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, known_names, short, suggest
+from fer_vit.fields import is_feature
 from fer_vit.files import open_input
 from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
@@ -190,18 +191,21 @@ def reading(path: Path) -> Iterator[None]:
 def read_parquet(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads the columns of a Parquet file that have one number, text, date or boolean in each cell.
 
-    Text columns are read as dictionaries: equal cells share one text in memory.
+    Features of the network are not read: no command uses them, and a table has hundreds. Text
+    columns are read as dictionaries: equal cells share one text in memory.
     """
     with pq.ParquetFile(path) as file:
         num_rows = file.metadata.num_rows
         schema = file.schema_arrow
     plain = [column for column in schema if _is_plain(column.type)]
-    check_table_size(path, num_rows, len(plain))
     texts = [column.name for column in plain if is_text(column.type)]
     # pandas stores the index of its rows as a column
     names = [
-        column.name for column in plain if not re.fullmatch(r"__index_level_\d+__", column.name)
+        column.name
+        for column in plain
+        if not is_feature(column.name) and not re.fullmatch(r"__index_level_\d+__", column.name)
     ]
+    check_table_size(path, num_rows, len(names))
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         cells = file.read(names, use_threads=False)
     assumed = []

@@ -67,9 +67,9 @@ def head_bias(model: Recognizer, head: str) -> Array:
 
 
 def fixed_head(model: Recognizer, name: str) -> Json:
-    """Returns what all faces share in a head's chart: names of outputs, scale and biases.
+    """Returns what all faces share in a head's chart: names of outputs, meanings, scale, biases.
 
-    Returns None if the model has no such head.
+    Only a head that names its outputs has meanings. Returns None if the model has no such head.
     """
     outputs = head_outputs(model, name)
     if not outputs:
@@ -81,6 +81,7 @@ def fixed_head(model: Recognizer, name: str) -> Json:
         bias = head.middle + bias
     return _about(head) | {
         "names": [*output_titles(outputs).values()],
+        "meanings": [head.outputs[output] for output in outputs if head.outputs],
         "places": [drawn_region(output, regions) for output in outputs],
         "bias": round_values(bias),
     }

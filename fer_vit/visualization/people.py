@@ -26,7 +26,10 @@ from fer_vit.predict.shots import Cuts
 PICTURES = 120
 
 CURVE_POINTS = 1000  # most points of a curve; a point is a mean over a span of the video
-FRAMES_AT_ONCE = 8  # frames that are explained together
+
+# Most frames that are explained together, and most bytes of them: a frame of 8K has 100 MB.
+FRAMES_AT_ONCE = 8
+MAX_BYTES_AT_ONCE = 100_000_000
 
 # A face, and its photo or frame (H, W, 3); None: the photo is read from the face's path.
 Shown: TypeAlias = tuple[Face, Image | None]
@@ -233,7 +236,9 @@ def read_faces_to_show(
     """
     if not videos:
         return
-    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
+    # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import read_frames
+    from fer_vit.predict.video import most_frames
 
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
@@ -242,7 +247,9 @@ def read_faces_to_show(
             wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            while decoded := list(islice(frames, FRAMES_AT_ONCE)):
+            at_once = 1
+            while decoded := list(islice(frames, at_once)):
+                at_once = most_frames(decoded[0], FRAMES_AT_ONCE, MAX_BYTES_AT_ONCE)
                 shown: list[Shown] = []
                 crops = []
                 for frame in decoded:

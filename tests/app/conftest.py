@@ -24,6 +24,6 @@ def queue(tmp_path: Path, worker: Stub) -> Jobs:
 @pytest.fixture
 def address(queue: Jobs) -> Iterator[str]:
     """The server on a socket."""
-    sock, address = listen(["127.0.0.1"], 0)
+    sock, address = listen("127.0.0.1", 0)
     with sock, serving(create_app(queue), sock):
         yield address

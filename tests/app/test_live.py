@@ -88,7 +88,7 @@ def test_a_viewer_stops_it() -> None:
 @pytest.mark.slow
 def test_the_page_of_live_in_a_browser(tab: Tab) -> None:
     page = LivePage("live.csv")
-    sock, address = listen(["127.0.0.1"], 0)
+    sock, address = listen("127.0.0.1", 0)
     with sock, serving(create_app(page), sock):
         viewer, wrong = tab.open(address)
         assert viewer.inner_text("p").startswith("Waiting")

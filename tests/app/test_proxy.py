@@ -59,7 +59,7 @@ def public(queue: Jobs) -> Iterator[str]:
         address = f"http://localhost:{proxy.server_port}/fer/"
         thread = Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        sock, behind = listen(["127.0.0.1"], 0)
+        sock, behind = listen("127.0.0.1", 0)
         Proxy.behind = urlsplit(behind).netloc
         with sock, serving(create_app(queue, public=public_address(address)), sock):
             yield address

@@ -523,7 +523,7 @@ def test_more_connections_than_the_limit_get_503(
     queue: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
-    sock, address = listen(["127.0.0.1"], 0)
+    sock, address = listen("127.0.0.1", 0)
     with sock, serving(create_app(queue), sock):
         port = int(address.rpartition(":")[2])
         idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]

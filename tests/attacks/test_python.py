@@ -21,8 +21,8 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.threads import FEW_FACES, compute_in_forks, few_threads
-from fer_vit.processes import ThreadLock
 from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
+from fer_vit.system.settings import ThreadLock
 from tests.helpers.processes import PATIENCE
 
 

@@ -43,7 +43,7 @@ def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_what_a_killed_server_leaves_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    killed = started(tmp_path, "--host", "0.0.0.0", "lab.example")
+    killed = started(tmp_path, "--host", "0.0.0.0", "--hostnames", "lab.example")
     assert "warning: anyone who reaches" in killed.log.read_text()
     killed.process.kill()
     killed.process.wait()

@@ -112,8 +112,8 @@ def test_live_is_ended_by_its_page_and_by_ctrl_c(
         return create_app(page, hosts, public)
 
     monkeypatch.setattr(server, "create_app", record)
-    run(*words, "--host", "0.0.0.0", "as-in-0.1", "--hostnames", "lab", "lab.example")
-    assert known == [["0.0.0.0", "as-in-0.1", "lab", "lab.example"]]
+    run(*words, "--host", "0.0.0.0", "--hostnames", "lab", "lab.example")
+    assert known == [["0.0.0.0", "lab", "lab.example"]]
     out, err = capsys.readouterr()
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out

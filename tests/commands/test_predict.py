@@ -105,6 +105,7 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
         *(f"p_{label}" for label in load(DEFAULT_MODEL, "cpu").labels),
         *("yaw", "pitch", "roll"),
         *(f"move_{name}" for name in load(DEFAULT_MODEL, "cpu").net.settings.outputs["movements"]),
+        *("valence", "arousal"),
         *("prediction_set", "entropy", "size", "blur", "outside", "score"),
         *(f"box_{side}" for side in ("left", "top", "right", "bottom")),
         *(f"{name}_{axis}" for name in LANDMARKS for axis in "xy"),

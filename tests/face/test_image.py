@@ -18,10 +18,10 @@ import fer_vit.face.headers as headers
 import fer_vit.face.image as reader
 from fer_vit.face.headers import count_scans, image_size
 from fer_vit.face.image import (
-    QUIET_OPENCV,
     ImageError,
     decode_image,
     encode_png,
+    quiet_opencv,
     read_bytes,
     read_image,
 )
@@ -378,8 +378,8 @@ def test_overlapping_blocks_restore_the_level_of_opencv() -> None:
     first = ExitStack()
     second = ExitStack()
     try:
-        first.enter_context(QUIET_OPENCV)
-        second.enter_context(QUIET_OPENCV)
+        first.enter_context(quiet_opencv())
+        second.enter_context(quiet_opencv())
         first.close()
         assert log.getLogLevel() == log.LOG_LEVEL_SILENT
         second.close()

@@ -159,20 +159,6 @@ def test_a_plot_is_saved_to_the_file_in_first_place(faces: FaceResults, tmp_path
         assert saved.size == picture.size
 
 
-def test_the_arguments_of_a_plot_in_0_1_are_kept(faces: FaceResults, tmp_path: Path) -> None:
-    size = faces[0].plot().size
-    assert faces[0].plot(False).size == size
-    assert faces[0].plot(attention=False, file=tmp_path / "named.png").size == size
-    for number, first in enumerate((False, None)):
-        assert faces[0].plot(first, tmp_path / f"{number}.png").size == size
-        with Pil.open(tmp_path / f"{number}.png") as saved:
-            assert saved.size == size
-    with pytest.raises(FerVitError, match="plot_attention"):
-        faces[0].plot(True, tmp_path / "attention.png")
-    with pytest.raises(FerVitError, match=r"a\.png.*b\.png"):
-        faces[0].plot("a.png", "b.png")
-
-
 def test_a_plot_replaces_a_link(faces: FaceResults, tmp_path: Path) -> None:
     target = tmp_path / "target.png"
     target.write_bytes(b"before")
@@ -244,11 +230,6 @@ def test_copies_of_a_face_have_no_network(faces: FaceResults, unpickled: FaceRes
 def test_attention_of_a_face_needs_its_model(
     model: Recognizer, faces: FaceResults, unpickled: FaceResult
 ) -> None:
-    for face in (unpickled, faces[0]):
-        with pytest.raises(FerVitError, match=r"a\.png.*`model\.plot_attention\(face\)`"):
-            face.plot(attention=True)
-        with pytest.raises(FerVitError, match="plot_attention"):
-            face.plot(True)
     assert np.array_equal(model.attend(unpickled).relations, model.attend(faces[0]).relations)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
+from fer_vit.heads import HEADS
 from fer_vit.report.faces import save_face
 from tests.helpers.browser import DARK_IN_DEFAULT, Scheme, Tab, assert_accessible
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
@@ -27,6 +28,7 @@ FIXED = {
     "affect": {
         "title": "Valence and arousal",
         "names": ["valence", "arousal"],
+        "meanings": [*HEADS["affect"].outputs.values()],
         "bias": [0.0, 0.1],
         "unit": "",
         "low": -1.0,
@@ -36,6 +38,7 @@ FIXED = {
     "age": {
         "title": "Age <i>",
         "names": ["years"],
+        "meanings": [],
         "bias": [35.0],
         "unit": "years",
         "low": 0.0,
@@ -112,6 +115,9 @@ def test_pose_and_affect_are_in_numbers_and_words(tab: Tab, file: Path) -> None:
     assert [text.splitlines()[0] for text in dials] == ["yaw -20°", "pitch +1°", "roll +8°"]
     assert "right" in dials[0]
     assert [row[-1] for row in cells(page, ".affect .bars")] == ["+0.50", "-0.25"]
+    notes = page.locator(".affect .note").all_inner_texts()
+    assert notes[0].startswith("valence: from unpleasant to pleasant; experimental")
+    assert len(notes) == 2
     dot = page.locator(".square circle")
     assert dot.get_attribute("cx") == "0.5"
     assert dot.get_attribute("cy") == "0.25"

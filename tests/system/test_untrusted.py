@@ -159,6 +159,26 @@ def test_a_block_does_not_raise_the_limit_of_its_process() -> None:
     assert run.stdout == "limited\n"
 
 
+@on_linux
+def test_blocks_that_overlap_in_threads_leave_no_limit() -> None:
+    code = (
+        "import resource\n"
+        "from contextlib import ExitStack\n"
+        "from fer_vit.system.untrusted import memory_limit\n"
+        "before = resource.getrlimit(resource.RLIMIT_DATA)\n"
+        "first, second = ExitStack(), ExitStack()\n"
+        "first.enter_context(memory_limit(10**8))\n"
+        "second.enter_context(memory_limit(10**9))\n"
+        "first.close()\n"
+        "try: bytearray(120_000_000)\n"
+        "except MemoryError: print('limited')\n"
+        "second.close()\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA) == before)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "limited\nTrue\n"
+
+
 def test_without_a_count_of_memory_there_is_no_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

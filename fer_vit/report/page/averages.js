@@ -8,7 +8,7 @@ function showAverages() {
       element('p', {class: 'legend'}),
       element('details', {}, element('summary', {}, 'numbers, 95% intervals'),
         element('div', {class: 'numbers'})));
-    box.querySelector('details').append(tools(box, () => `average-${average.label}`));
+    box.querySelector('details').append(copyButton(box));
     document.querySelector('.means').append(box);
     return () => drawBox(box, average, choices);
   });

@@ -112,9 +112,13 @@ function colourKey(indices, text) {
 
 const expressionKey = () => colourKey([...labels.keys()], index => labels[index]);
 
-/* Buttons for a box with tables and a picture. */
-function button(text, act) {
-  const made = element('button', {type: 'button'}, text);
-  made.addEventListener('click', act);
-  return made;
+/* A button that copies the tables of a box. */
+function copyButton(box) {
+  const made = element('button', {type: 'button'}, 'Copy numbers');
+  made.addEventListener('click', () => {
+    getSelection().selectAllChildren(box.querySelector('.numbers'));
+    document.execCommand('copy');
+    getSelection().removeAllRanges();
+  });
+  return element('p', {class: 'tools'}, made);
 }

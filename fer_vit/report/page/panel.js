@@ -151,7 +151,7 @@ function makePanel() {
   let shown = null;
   const redraw = () => shown && drawBox(panel, shown, form);
 
-  panel.querySelector('.side').append(tools(panel, () => figureName(shown)));
+  panel.querySelector('.side').append(copyButton(panel));
   form.addEventListener('input', redraw);
   new ResizeObserver(redraw).observe(panel.querySelector('svg'));
 
@@ -169,8 +169,6 @@ function makePanel() {
   };
   return panel;
 }
-
-const figureName = face => `${file(face.name)}-${face.where}`.replaceAll(' ', '-');
 
 function probabilities(face) {
   const likely = face.order.filter((label, rank) => rank === 0 || face.probabilities[label] >= .005);
