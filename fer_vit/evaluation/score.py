@@ -3,7 +3,7 @@
 N faces, C expressions, G groups.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.measures import measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
-from fer_vit.stats.tests import group_tests, holm, mcnemar, paired_p
+from fer_vit.stats.tests import GroupTest, group_tests, holm, mcnemar, paired_p
 
 MIN_VOTES = 6  # faces with this many votes or fewer share a row
 MAX_VOTES = 10  # faces with this many votes or more share a row
@@ -203,23 +203,27 @@ def score_groups(faces: Labelled, column: str, votes: bool | None) -> list[Row]:
     """Returns the scores of the groups of a column and, with labels, tests of their accuracy."""
     set = GROUPS + column
     groups = find_groups(faces, column)
+    tests: Mapping[str, GroupTest] = {}
+    compared = faces.predicted & ~groups.unknown
+    if faces.targets is not None and len(groups.members) > 1:
+        known = faces.take(compared)
+        members = [member[compared] for member in groups.members.values()]
+        of_groups = group_tests(known.correct, members, known.units)
+        tests = dict(zip(groups.members, of_groups, strict=True))
+
     rows = []
     for name, member in groups.members.items():
-        rows += group_rows(faces.take(member), set, name, votes)
+        for row in group_rows(faces.take(member), set, name, votes):
+            rows.append(row)
+            if name in tests and row.measure == "accuracy":
+                rows.append(Row(EXPRESSION, set, name, "difference", *tests[name]))
     for name, member in groups.few.items():
         size = int((member & faces.predicted).sum())
         rows.append(count_row(EXPRESSION, set, name, FACES, size, TOO_FEW))
     unknown = int((groups.unknown & faces.predicted).sum())
     rows.append(count_row(EXPRESSION, set, "", UNKNOWN, unknown))
-    if faces.targets is None or len(groups.members) < 2:
+    if not tests:
         return rows
-
-    compared = faces.predicted & ~groups.unknown
-    known = faces.take(compared)
-    members = [member[compared] for member in groups.members.values()]
-    tests = group_tests(known.correct, members, known.units)
-    for name, test in zip(groups.members, tests, strict=True):
-        rows.append(Row(EXPRESSION, set, name, "difference", test.difference, test.p))
 
     # The gap has no interval. The same data choose the worst and the best group, so that the gap
     # is biased upwards.
@@ -228,7 +232,7 @@ def score_groups(faces: Labelled, column: str, votes: bool | None) -> list[Row]:
         if row.measure == "accuracy" and row.estimate.mean is not None:
             accuracies[row.group] = row.estimate.mean
     worst, *_, best = sorted(accuracies, key=accuracies.__getitem__)
-    gap = Estimate(accuracies[best] - accuracies[worst], n=len(known.paths))
+    gap = Estimate(accuracies[best] - accuracies[worst], n=int(compared.sum()))
     rows.append(Row(EXPRESSION, set, "", GAP, gap, note=f"{best} - {worst}"))
     return rows
 
@@ -337,7 +341,7 @@ def compare_outputs(faces: Labelled, second: Labelled, name: str) -> list[Row]:
             rows += [
                 count_row(column, COMPARED, "", FACES, error.n),
                 Row(column, COMPARED, "", "error", error),
-                Row(column, COMPARED, "", "other", other_error),
+                Row(column, COMPARED, "", "the other's error", other_error),
                 Row(column, COMPARED, "", "difference", difference, p),
             ]
     return rows

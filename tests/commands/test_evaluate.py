@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
+import fer_vit
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import cards
 from fer_vit.evaluation.labelled import Labelled
@@ -199,6 +200,26 @@ def test_evaluate_scores_a_table_beside_labels(
     page = (tmp_path / "c" / "index.html").read_text("utf-8")
     assert page.count('<figure class="card"') == 3
     assert re.search(r"\b\d+ more\b", page)
+
+
+def test_evaluate_returns_its_results_in_python(tables: Path, tmp_path: Path) -> None:
+    results = fer_vit.evaluate(
+        tables / "p.csv",
+        labels=tables / "truth.csv",
+        columns=tables / "ages.csv",
+        by=["age"],
+        output=tmp_path / "e",
+    )
+    written = json.loads((tmp_path / "e" / "results.json").read_text())
+    assert results.to_dict() == written
+    accuracy = results.estimate("accuracy")
+    assert accuracy.numbers == written["all"]["accuracy"]
+    sizes = {row.group: row.estimate.n for row in results.select(set="by age", measure="faces")}
+    assert sizes == written["by"]["age"]["few"]
+    results.write(tmp_path / "again")
+    for name in RESULTS_FILES:
+        again = (tmp_path / "again" / name).read_bytes()
+        assert again == (tmp_path / "e" / name).read_bytes()
 
 
 def test_evaluate_describes_a_table_without_labels(tables: Path, tmp_path: Path) -> None:

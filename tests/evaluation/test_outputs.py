@@ -255,7 +255,7 @@ def test_groups_and_another_model_are_compared_by_head(
     compared = results["heads compared"]["movements"]["mouthOpen"]
     errors = np.abs(value - truth), np.abs(second.values - truth)
     assert compared["error"]["mean"] == pytest.approx(errors[0].mean())
-    assert compared["other"]["mean"] == pytest.approx(errors[1].mean())
+    assert compared["the other's error"]["mean"] == pytest.approx(errors[1].mean())
     difference = compared["difference"]
     assert difference["mean"] == pytest.approx(errors[0].mean() - errors[1].mean())
     assert difference["low"] < difference["mean"] < difference["high"]
