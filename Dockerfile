@@ -4,15 +4,17 @@
 # The page and its API, at http://localhost:7860, with a health check:
 #   docker build --target app -t fer-vit-app .
 #   docker run --rm -p 127.0.0.1:7860:7860 fer-vit-app
-# torch as pip installs it contains CUDA: add `--gpus all` to run on a GPU. For a smaller image without CUDA, build with
+# The images predict. `--build-arg EXTRAS=[torch]` adds PyTorch, for explanations and training. PyTorch as pip installs it
+# contains CUDA: add `--gpus all` to run on a GPU. For a smaller image without CUDA, build with
 # `--build-arg PIP_EXTRA_INDEX_URL=...`, the address that PyTorch's installation page gives for CPU builds. BASE can be
 # any image with Python 3.11 or newer, for example one that has another CUDA.
 ARG BASE=python:3.13-slim
 FROM ${BASE} AS command
 ARG PIP_EXTRA_INDEX_URL
+ARG EXTRAS=
 
 RUN --mount=type=bind,target=/source,rw \
-    pip install --no-cache-dir -c /source/constraints.txt "/source[app,video]"
+    pip install --no-cache-dir -c /source/constraints.txt "/source${EXTRAS}"
 
 # With `--user` there may be no home, and some libraries write to one.
 ENV HOME=/tmp

@@ -3,9 +3,9 @@
 make shipped-model FERPLUS=ferplus.zip FAIRFACE=fairface.zip
 python -m benchmarks.shipped_model ferplus.zip fairface.zip runs/shipped --seeds 3
 
-The shipped models predict the faces of both data sets. A new network is trained on these
-predictions and the annotators' votes with strong augmentation; several shorter trainings start from
-it and are averaged. Finished stages are skipped and interrupted trainings resume, so run the
+A new network is trained on both data sets: on the predictions of the shipped models for each
+augmented face and the annotators' votes, with strong augmentation. Several shorter trainings start
+from it and are averaged. Finished stages are skipped and interrupted trainings resume, so run the
 command again after an interruption. OUTPUT/stages.json has the seconds (of all attempts) and the
 result of each stage.
 """
@@ -27,12 +27,9 @@ NAME = "ferplus-fairface-small"
 STUDENT, FINISH = (
     ROOT / "configs" / f"ferplus_fairface_{name}.yaml" for name in ("small", "finish")
 )
-TEACHERS = ("ferplus-small", NAME)
 BOTH_CORES = ("--trainer.devices=2", "--trainer.strategy=ddp", "--data.batch_size=48")
 RARE = "0.15"
 """Strength of the logit adjustment."""
-PER_CLASS = 8000
-"""Limit of unlabelled faces per predicted expression: most FairFace faces are neutral or happy."""
 
 
 class Stage(NamedTuple):
@@ -54,23 +51,22 @@ class Stage(NamedTuple):
 
 def stages(ferplus: Path, fairface: Path, output: Path, seeds: int) -> Iterator[Stage]:
     """Yields the stages in order, given the two data sets and the output folder."""
-    faces, more, votes = (output / f"{name}.parquet" for name in ("ferplus", "fairface", "votes"))
+    faces, both = (output / f"{name}.parquet" for name in ("ferplus", "both"))
     yield Stage(
         "prepare FERPlus",
         faces,
         ["prepare", "ferplus", str(ferplus), str(faces), "--labels", "soft"],
     )
-    yield Stage("prepare FairFace", more, ["prepare", "fairface", str(fairface), str(more)])
-    also = ["--unlabelled", str(more), "--per_class", str(PER_CLASS)]
-    yield Stage("votes", votes, ["distill", *TEACHERS, str(faces), str(votes), *also])
+    added = ["--add", str(faces)]
+    yield Stage("prepare FairFace", both, ["prepare", "fairface", str(fairface), str(both), *added])
     student = output / "student"
     model = output / NAME
-    yield fit(student, votes, 0, f"--config={STUDENT}", *BOTH_CORES)
+    yield fit(student, both, 0, f"--config={STUDENT}", *BOTH_CORES)
     finished = [output / f"finish-{seed}" for seed in range(seeds)]
     for seed, finish in enumerate(finished):
         yield fit(
             finish,
-            votes,
+            both,
             seed,
             f"--config={STUDENT}",
             f"--config={FINISH}",

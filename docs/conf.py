@@ -57,6 +57,7 @@ docs/how-to/predict
 docs/how-to/video
 docs/how-to/live
 docs/how-to/app
+docs/how-to/browser
 docs/how-to/reverse_proxy
 docs/how-to/rest
 docs/how-to/explaining
@@ -72,7 +73,6 @@ docs/how-to/symmetry
 docs/how-to/custom
 docs/how-to/scaling
 docs/how-to/export
-docs/how-to/without_pytorch
 ```
 
 ```{toctree}
@@ -87,6 +87,7 @@ docs/reference/tables
 docs/reference/video_files
 docs/reference/python
 docs/reference/rest
+docs/reference/limits
 docs/reference/stability
 docs/reference/glossary
 CHANGELOG

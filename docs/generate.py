@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import docstring_parser
 from fastapi import FastAPI
 
+from docs.limits import SECTIONS as LIMITS
 from fer_vit import cli
 from fer_vit.app import api, uploads
 from fer_vit.cli import verb_parser
@@ -323,12 +324,28 @@ def model_table(model: Any) -> str:
     return table(("field", "values", "default", "meaning"), rows)
 
 
+# ---------------------------------------------------------------------------- limits
+
+
+def limits_page() -> str:
+    """Returns the page of limits."""
+    lines = [
+        "# Limits",
+        "Numbers of the code that a user may meet: sizes above which nothing is read, and values "
+        "that decide about faces.",
+    ]
+    for title, limits in LIMITS.items():
+        lines += [f"## {title}", table(("limit", "value", "meaning"), limits())]
+    return "\n\n".join(lines)
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "settings.md": settings_page,
     "columns.md": columns_page,
     "manifest.md": manifest_page,
     "rest.md": rest_page,
+    "limits.md": limits_page,
 }
 """The pages by file name."""
 

@@ -53,9 +53,12 @@ __all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports lazily what needs torch, so that `fer-vit --help` answers at once."""
+    """Imports lazily, so that `fer-vit --help` answers at once."""
     if name in HOMES:
-        return getattr(import_module(f"fer_vit.{HOMES[name]}"), name)
+        from fer_vit.extras import needed_by
+
+        with needed_by(f"fer_vit.{name}"):
+            return getattr(import_module(f"fer_vit.{HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

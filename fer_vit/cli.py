@@ -30,6 +30,7 @@ from fer_vit.errors import (
     suggest,
     suggest_option,
 )
+from fer_vit.extras import needed_by
 from fer_vit.imports import collector_off
 from fer_vit.signals import exit_at_once, exit_on_signals
 from fer_vit.version import __version__
@@ -44,7 +45,6 @@ PLAIN_VERBS = {
     "finetune": "train a model for your classes from your photos and evaluate it",
     "crossvalidate": "train and evaluate a model for each fold of the training faces",
     "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
-    "distill": "mix the predictions of trained models into the labels for a smaller model",
     "predict": "find and classify every face in photos and videos, and write one table",
     "live": "find and classify faces in front of a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
@@ -247,9 +247,11 @@ def run_verb(args: list[str]) -> None:
             "The options are read from docstrings, which `python -OO` removes. Leave -OO out."
         )
     elif verb in PLAIN_VERBS:
-        run_plain(verb, args[1:])
+        with needed_by(f"`fer-vit {verb}`"):
+            run_plain(verb, args[1:])
     elif verb in LIGHTNING_VERBS:
-        import_verb("fer_vit.train.cli").train(args)
+        with needed_by(f"`fer-vit {verb}`"):
+            import_verb("fer_vit.train.cli").train(args)
     else:
         raise FerVitError(
             f"There is no command `{verb}`.{suggest(verb, VERBS)} "

@@ -1,7 +1,13 @@
-"""The command that installs an extra of fer-vit, such as `app`, from where fer-vit came."""
+"""The packages that the core does without, and the command that installs them.
+
+An extra comes from where fer-vit came.
+"""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,14 +15,54 @@ from urllib.request import url2pathname
 
 from fer_vit.errors import FerVitError
 
+EXTRAS = {  # the modules of each extra
+    "figures": ("matplotlib",),
+    "torch": (
+        "albumentations",
+        "lightning",
+        "onnx",
+        "onnxscript",
+        "safetensors",
+        "tensorboard",
+        "timm",
+        "torch",
+        "torchmetrics",
+        "torchvision",
+    ),
+}
+EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 
-def missing_extra(purpose: str, extra: str) -> FerVitError:
-    """Returns the error for packages that are not installed.
+
+def require(extra: str, purpose: str) -> None:
+    """Raises FerVitError, with the command that installs an extra, if it is not installed.
 
     Args:
-        purpose: What needs the packages, such as "The page".
-        extra: The extra of fer-vit with these packages.
+        extra: The extra.
+        purpose: What needs it, such as "`fer-vit fit`".
     """
+    if not is_installed(extra):
+        raise missing_extra(purpose, extra)
+
+
+def is_installed(extra: str) -> bool:
+    """Returns whether all modules of an extra are installed. None is imported."""
+    return all(map(find_spec, EXTRAS[extra]))
+
+
+@contextmanager
+def needed_by(purpose: str) -> Iterator[None]:
+    """Raises the error of `require` when an import in the block needs an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise missing_extra(purpose, extra) from error
+
+
+def missing_extra(purpose: str, extra: str) -> FerVitError:
+    """Returns the error for an extra that is not installed."""
     return FerVitError(f"{purpose} needs more packages: {install_command(extra)}")
 
 

@@ -211,7 +211,7 @@ UNCERTAINTY_FIELDS = (
 )
 SMOOTHED_FIELDS = (
     Field(
-        "label_smoothed",
+        SMOOTHED_LABEL,
         "string",
         "",
         "the expression with the largest average; empty if the average is below `--min_confidence`",

@@ -86,6 +86,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_MAIN = os.getpid()
+
+
+def threads() -> int:
+    """Returns the number of threads that compute: `OMP_NUM_THREADS`, or one for each core.
+
+    torchrun and Ray set this variable. A process that was forked computes in one thread: the others
+    that were forked with it use the other cores.
+    """
+    if os.getpid() != _MAIN:
+        return 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(given)) if given.isdecimal() else cores()
+
+
 def one_thread() -> None:
     """Turns off OpenCV's threads.
 

@@ -52,6 +52,13 @@ def json_text(value: object, **options: Any) -> str:
     return json.dumps(_defined(value), allow_nan=False, **options)
 
 
+def as_dict(value: Any) -> dict[str, Any]:
+    """Returns a value from JSON, or of the like, if it is an object; else an empty one."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return value
+    return {}
+
+
 def _defined(value: object) -> object:
     """Replaces numbers that are not finite by None in a nested value."""
     if isinstance(value, float):

@@ -66,7 +66,6 @@ LONG = (
     "test_cli.py",
     "evaluation/test_scores.py",
     "predict/test_results.py",
-    "commands/test_distill.py",
     "test_readme.py",
     "visualization/test_evidence.py",
     "test_numbers.py",

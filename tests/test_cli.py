@@ -66,7 +66,7 @@ def test_heavy_modules_are_imported_where_they_are_needed(number: int) -> None:
         ("validate --data.manifest=x.parquet", "`--ckpt_path FILE`"),
         ("predict ", '""'),  # an empty word, which would be the current folder
         ("predict photos --output=", '""'),
-        ("export some-model --checkpoint ferplus-smal", "Did you mean `ferplus-small`?"),
+        ("export m --checkpoint ferplus-fairface-smal", "Did you mean `ferplus-fairface-small`?"),
     ],
 )
 def test_a_wrong_word_is_named_with_the_nearest_match(

@@ -1,4 +1,3 @@
-import json
 import re
 import shlex
 import subprocess
@@ -13,51 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from skimage import data, io
 
-import fer_vit
-from docs import generate
 from fer_vit import cli
 from fer_vit.commands import faithfulness
-from fer_vit.commands.configs import measured_accuracy
-from fer_vit.explain.methods import MEASURED, METHODS, METHODS_HELP
-from fer_vit.exporting.formats import FORMATS_HELP
-from fer_vit.face.detectors import DETECTORS_HELP
+from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.image import encode_png
-from fer_vit.fields import table_columns
-from fer_vit.heads import HEADS, target_column
-from fer_vit.model.attention import POOLS
-from fer_vit.predict.smoothing import LIVE, RECORDED
-from fer_vit.sources import SOURCES
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.configs import shipped_configs
-from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train import cli as train_cli, recipe
-from fer_vit.version import __version__
-from fer_vit.wording import join_names
 from tests.helpers.commands import main, parse
+from tests.helpers.pages import DOCS, NOTEBOOK, PAGES, ROOT, prose
 from tests.helpers.videos import write_video
-
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-NOTEBOOK = DOCS / "tutorials" / "quickstart.ipynb"
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")),
-    *sorted(ROOT.glob("fer_vit/weights/*/README.md")),
-    *sorted(DOCS.glob("**/*.md")),
-    NOTEBOOK,
-]
-
-
-def prose(page: Path) -> str:
-    """A page's text, or a notebook's cells."""
-    text = page.read_text(encoding="utf-8")
-    return (
-        text
-        if page.suffix == ".md"
-        else "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
-    )
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -135,7 +100,7 @@ def test_commands_of_a_block_run_one_after_the_other(page: Path) -> None:
         assert len(outputs) == len(set(outputs)), block
 
 
-RUN = {"predict", "visualize", "evaluate", "faithfulness", "export", "distill"}
+RUN = {"predict", "visualize", "evaluate", "faithfulness", "export"}
 """Verbs whose commands run here. Tests of `fit` run every config,
 tests of `prepare` every data set.
 """
@@ -163,7 +128,7 @@ def test_commands_of_the_documentation_run(
     tables that a command reads come from a command before it.
     """
     monkeypatch.chdir(tmp_path)
-    trained = Path("runs/ferplus_small/version_0/checkpoints")
+    trained = Path("runs/ferplus_teacher/version_0/checkpoints")
     for folder in ("data/sample", "photos", "videos", trained):
         Path(folder).mkdir(parents=True)
     photo = data.astronaut()
@@ -182,7 +147,6 @@ def test_commands_of_the_documentation_run(
         Path(name).symlink_to(checkpoint)
     Path("data/ferplus.parquet").symlink_to(drawn / "faces.parquet")
     faces = pq.read_table(drawn / "faces.parquet")
-    pq.write_table(faces, "data/photos.parquet")  # distill refuses the same file twice
     for name in ("gender", "age", "race"):
         faces = faces.append_column(name, pa.array([str(row % 2) for row in range(len(faces))]))
     pq.write_table(faces, "data/fairface.parquet")
@@ -325,19 +289,6 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", generate.PAGES)
-def test_reference_pages_are_those_of_the_code(name: str) -> None:
-    assert (generate.REFERENCE / name).read_text(encoding="utf-8") == generate.render(name), (
-        "`make reference` writes these pages"
-    )
-
-
-def test_every_public_name_is_on_the_page_of_python() -> None:
-    page = (generate.REFERENCE / "python.md").read_text(encoding="utf-8")
-    documented = {name.rpartition(".")[2] for name in re.findall(r"auto\w+:: ([\w.]+)", page)}
-    assert set(fer_vit.HOMES) <= documented
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built strictly: links that lead nowhere,
@@ -358,88 +309,3 @@ def test_the_site_fetches_nothing(site: Path) -> None:
     files = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert {site / "index.html", site / "docs/tutorials/quickstart.html"} <= set(files)
     assert [file for file in files if re.search(fetched, file.read_text(encoding="utf-8"))] == []
-
-
-def test_files_that_the_prose_names_exist() -> None:
-    for page in PAGES:
-        text = prose(page)
-        for link, anchor in re.findall(r"\]\((?!\w+://)([^)#]*)#?([\w-]*)\)", text):
-            target = page.parent / link if link else page
-            assert target.exists(), (page, link)
-            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M) if anchor else []
-            assert anchor in {
-                "",
-                *(re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles),
-            }, page
-        for config in re.findall(r"--config ([\w/.]+)", text):
-            assert (ROOT / config).is_file() or config in shipped_configs(), config
-        for module in re.findall(r"python -m (benchmarks\.\w+)", text):
-            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
-
-
-def test_every_config_of_a_training_is_in_the_table() -> None:
-    table = (ROOT / "docs/how-to/training.md").read_text("utf-8")
-    described = set(re.findall(r"configs/(\w+)\.yaml", table))
-    # configs that are laid over another config, and the config of an experiment
-    layers = {"ddp", "ablation", "attention_is_all_you_need"}
-    assert set(shipped_configs()) - layers <= described
-
-
-def test_the_table_of_configs_has_the_accuracies_of_their_headers() -> None:
-    """`fer-vit configs` prints the accuracy that the header of a config states."""
-    table = (ROOT / "docs/how-to/training.md").read_text("utf-8")
-    for name, path in shipped_configs().items():
-        accuracy = measured_accuracy(path.read_text("utf-8"))
-        row = re.search(rf"^\| \[{name}\].*\| ([^|]+) \|$", table, re.M)
-        if accuracy and row:
-            assert accuracy.partition("%")[0] in row[1], name
-        elif row:
-            assert not re.search(r"\d%", row[1]), name
-
-
-def test_readme_marks_the_default_model_from_which_finetune_starts() -> None:
-    rows = re.findall(r"^\| \[(\S+)\]\(\S+\) \(default\)", (ROOT / "README.md").read_text(), re.M)
-    assert rows == [DEFAULT_MODEL]
-    assert (
-        yaml.safe_load(shipped_configs()["finetune"].read_text())["model"]["init"] == DEFAULT_MODEL
-    )
-
-
-def test_readme_counts_the_columns_of_its_table() -> None:
-    settings = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text())
-    outputs = []
-    for head, names in settings["outputs"].items():
-        outputs += [target_column(head, name) for name in names]
-    columns = table_columns(settings["labels"], outputs=outputs)
-    row = re.search(
-        r"^\| (path \|.*) \| (\d+) more columns \|$", (ROOT / "README.md").read_text(), re.M
-    )
-    assert row
-    assert len(columns) == len(row[1].split("|")) + int(row[2])
-
-
-def test_each_data_set_has_a_section() -> None:
-    """Errors about the files of a data set refer to it."""
-    text = (ROOT / "data/README.md").read_text()
-    assert {*SOURCES} <= {*re.findall(r"^## (\w+)$", text, re.MULTILINE)}
-
-
-def test_the_citation_is_of_this_version() -> None:
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
-
-
-@pytest.mark.parametrize(
-    ("page", "section", "table"),
-    [
-        ("commands", "prepare", [join_names(SOURCES), DETECTORS_HELP]),
-        ("commands", "predict", [DETECTORS_HELP, *HEADS, RECORDED.meaning]),
-        ("commands", "live", [*HEADS, LIVE.meaning]),
-        ("commands", "visualize", [METHODS_HELP, DETECTORS_HELP]),
-        ("commands", "export", [FORMATS_HELP, *HEADS]),
-        ("settings", "The network", [f"{name}: {pool.meaning}" for name, pool in POOLS.items()]),
-    ],
-)
-def test_the_help_names_each_entry_of_a_table(page: str, section: str, table: list[str]) -> None:
-    text = (ROOT / f"docs/reference/{page}.md").read_text()
-    help_of = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
-    assert [entry for entry in table if entry not in help_of] == []

@@ -1,8 +1,6 @@
 """Errors are one line that no name in it can change."""
 
-import ast
 import logging
-import re
 from argparse import ArgumentError
 from collections.abc import Callable
 from pathlib import Path
@@ -24,16 +22,6 @@ from fer_vit.errors import (
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.cli import fit
 from tests.helpers.commands import fails
-from tests.helpers.sources import parsed
-
-PACKAGE = Path(fer_vit.__file__).parent
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "cli.py")
-TRANSLATED = r"`--[^`]*`|`?\bfer-vit [^`]*"
-"""Options in backquotes, which become arguments; and commands, which stay."""
-OPTION = re.compile(
-    r"--[a-z]|(?<!=)\b(model|data|trainer|checkpoint|network)\.(?!safetensors\b)[a-z_]+\b(?!\()"
-)
-"""An option of the command line, or a setting of a config, but not the file of a model."""
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\rb", "a\x9bb", "a\u202eb", "a\ud800b", "a\nb"])
@@ -82,32 +70,6 @@ def test_a_value_of_a_group_of_options_is_one_plain_line() -> None:
     assert "x.parquet" in text
     assert "--part.box.NAME" in text
     assert "\n" not in text
-
-
-def constants(path: Path) -> list[str]:
-    """The texts of a file with spaces, without docstrings; values in them are braces."""
-    tree = parsed(path)
-    left_out: set[ast.expr] = set()
-    texts = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr):
-            left_out.add(node.value)
-        if isinstance(node, ast.JoinedStr):
-            left_out |= set(node.values)
-            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
-            texts.append("".join(map(str, parts)))
-    for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and node not in left_out:
-            texts.append(node.value)
-    return [text for text in texts if " " in text]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_options_in_messages_can_be_translated(path: Path) -> None:
-    for text in constants(path):
-        remaining = re.sub(TRANSLATED, "", text)
-        assert not OPTION.search(remaining), f"write the option in backquotes with dashes: {text}"
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ CLASSES = st.dictionaries(
 LISTS = st.lists(st.integers(-1, 9) | st.text(max_size=3), max_size=4)
 ODD = st.sampled_from(VALUES) | LISTS | CLASSES | st.just([[[[[[[[[[]]]]]]]]]])
 CONFIG = json.loads(
-    (Path(__file__).parents[1] / "fer_vit/weights/ferplus-small/config.json").read_text()
+    (Path(__file__).parents[1] / "fer_vit/weights/ferplus-fairface-small/config.json").read_text()
 )
 
 

@@ -1,14 +1,14 @@
 """Collects what was found in the files of a task, and writes sentences about the files."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, no_faces
 from fer_vit.predict.shots import Cuts
-from fer_vit.visualization.people import Watched
+from fer_vit.visualization.people import Video, Watched
 from fer_vit.wording import counted, format_counts
 
 MAX_NAMED_PEOPLE = 8  # most people that a message about a clip names
@@ -26,16 +26,14 @@ class FileFaces:
     """What was found in a photo or clip.
 
     Attributes:
-        in_photo: The number of faces in a photo, by expression.
-        of_people: The number of faces in a clip, by track of the person and by expression.
+        num_faces: The number of faces in the photo, or in all frames of the clip.
         cuts: The cuts of a clip.
         statuses: The statuses of the photo or of the frames.
         rows: The number of rows in the table.
         faces: The faces of a photo. The faces of a clip are only counted.
     """
 
-    in_photo: Counter[str] = field(default_factory=Counter)
-    of_people: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    num_faces: int = 0
     cuts: Cuts = field(default_factory=Cuts)
     statuses: set[str] = field(default_factory=set)
     rows: int = 0
@@ -47,13 +45,7 @@ class FileFaces:
         self.statuses.add(info.status)
         self.cuts.add(info)
         self.rows += max(1, len(faces))
-        for face in faces:
-            label = face.label_smoothed or face.label
-            assert label is not None  # the recognizer has classified it
-            if face.track is None:
-                self.in_photo[label] += 1
-            else:
-                self.of_people[face.track][label] += 1
+        self.num_faces += len(faces)
         if info.frame is None:
             self.faces = faces
 
@@ -93,10 +85,10 @@ class Findings:
         """Returns a sentence about each file with faces."""
         messages = []
         for name, file in self.files.items():
-            if file.in_photo:
-                messages.append(describe_photo(name, file.in_photo))
-            elif file.of_people:
-                messages.append(describe_clip(name, file.of_people, file.cuts))
+            if name in self.people.videos and file.num_faces:
+                messages.append(describe_clip(name, self.people.videos[name], file.cuts))
+            elif file.num_faces:
+                messages.append(describe_photo(name, file.faces))
         return messages
 
     def warnings(self) -> list[str]:
@@ -107,17 +99,18 @@ class Findings:
         return warnings
 
 
-def describe_photo(name: str, labels: Counter[str]) -> str:
-    """Returns a sentence about the faces of a photo; `labels` counts faces by label."""
-    return f"{name}: {counted(labels.total(), 'face')} ({format_counts(labels)})."
+def describe_photo(name: str, faces: Faces) -> str:
+    """Returns a sentence about the faces of a photo."""
+    labels = Counter(faces.label.tolist())
+    return f"{name}: {counted(len(faces), 'face')} ({format_counts(labels)})."
 
 
-def describe_clip(name: str, people: Mapping[int, Counter[str]], cuts: Cuts) -> str:
-    """Returns sentences about the people in a clip; `people` counts faces by track and label."""
-    tracks = sorted(people)
+def describe_clip(name: str, video: Video, cuts: Cuts) -> str:
+    """Returns sentences about the people in a clip."""
+    tracks = sorted(video.people)
     mostly = []
     for track in tracks[:MAX_NAMED_PEOPLE]:
-        ((label, _),) = people[track].most_common(1)
+        ((label, _),) = video.people[track].labels.most_common(1)
         mostly.append(f"person {track} mostly {label}")
     if len(tracks) > MAX_NAMED_PEOPLE:
         mostly.append(f"and {len(tracks) - MAX_NAMED_PEOPLE} more")
@@ -127,8 +120,7 @@ def describe_clip(name: str, people: Mapping[int, Counter[str]], cuts: Cuts) -> 
 
 def describe_problems(name: str, file: FileFaces) -> Iterator[str]:
     """Yields sentences about a photo or clip that has no face or cannot be read."""
-    has_face = bool(file.in_photo or file.of_people)
-    if not has_face and NO_FACE in file.statuses:
+    if not file.num_faces and NO_FACE in file.statuses:
         yield f"No face found in {name}."
     for status in sorted(file.statuses - {OK, NO_FACE}):
         if status in READ_STATUSES:

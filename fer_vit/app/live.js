@@ -2,19 +2,21 @@
 const [image, aside, recording, line, stop] = document.querySelectorAll('img, aside, .recording, p, .stop');
 let stopped = false;
 
-function person({track, probabilities}) {
+function person({track, rows}) {
   const table = document.createElement('table');
   table.className = 'bars';
   table.createCaption().textContent = `Person ${track}`;
-  for (const [name, probability] of Object.entries(probabilities)) {
-    const row = table.insertRow(), label = document.createElement('th'), bar = document.createElement('i');
+  for (const [name, probability, text] of rows) {
+    const row = table.insertRow();
+    const label = document.createElement('th');
+    const bar = document.createElement('i');
     label.scope = 'row';
     label.textContent = name;
     bar.className = 'bar';
     bar.style.setProperty('--w', probability);
     row.append(label);
     row.insertCell().append(bar);
-    row.insertCell().textContent = probability < .995 ? `${Math.round(100 * probability)}%` : '>99%';  // none is certain
+    row.insertCell().textContent = text;
   }
   return table;
 }
@@ -28,7 +30,7 @@ async function next(known) {
   image.src = `data:image/jpeg;base64,${state.picture}`;
   await image.decode();
   line.textContent = image.alt = state.status;
-  const people = state.faces.sort((first, second) => first.track - second.track);  // each keeps its place
+  const people = state.faces.sort((first, second) => first.track - second.track); // each keeps its place
   aside.replaceChildren(...people.map(person));
   document.body.classList.remove('over');
   return state.number;

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from string import Template
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,11 +29,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fer_vit.app.api import ERROR_STATUSES, Health, Problem, add_jobs, add_results
-from fer_vit.app.guard import LOCAL_NAMES, Guard, PublicAddress
-from fer_vit.app.jobs import Jobs
-from fer_vit.app.uploads import describe_errors
+from fer_vit.app.guard import LOCAL_NAMES, MAX_REQUEST_BYTES, Guard, PublicAddress
+from fer_vit.app.jobs import KEPT_SECONDS, Jobs
+from fer_vit.app.uploads import MAX_FILES, describe_errors
 from fer_vit.errors import FerVitError
-from fer_vit.report.draw import draw_faces, mark
+from fer_vit.report.draw import draw_faces, mark, probability_text
 from fer_vit.version import __version__
 
 if TYPE_CHECKING:  # this process needs no PyTorch
@@ -113,7 +114,8 @@ class LivePage:
             bars = []
             for face in frame.faces[:MAX_BARS]:
                 shares = face.smoothed or face.probabilities
-                bars.append({"track": face.track, "probabilities": shares})
+                rows = [(name, share, probability_text(share)) for name, share in shares.items()]
+                bars.append({"track": face.track, "rows": rows})
             self._drawn = {
                 "number": number,
                 "status": speed,
@@ -150,7 +152,7 @@ def create_app(
         for path in ("report/page.css", "app/app.css")
     }
     for address, (kind, path) in pages.items():
-        page = Response((files("fer_vit") / path).read_bytes(), media_type=kind)
+        page = Response(page_text(path), media_type=kind)
         app.routes.append(Route(address, page, methods=["GET"]))
     if isinstance(service, Jobs):
         add_jobs(app, service, public.prefix if public else "")
@@ -158,6 +160,18 @@ def create_app(
         return Guard(app, hosts, service.folder, public)
     add_live(app, service)
     return Guard(app, hosts, public=public)
+
+
+def page_text(path: str) -> str:
+    """Returns the text of a file of a page; in HTML, `$NAME` becomes a limit of uploads."""
+    text = (files("fer_vit") / path).read_text(encoding="utf-8")
+    if not path.endswith(".html"):
+        return text
+    return Template(text).substitute(
+        files=MAX_FILES,
+        megabytes=MAX_REQUEST_BYTES // 1_000_000,
+        minutes=round(KEPT_SECONDS / 60),
+    )
 
 
 async def refuse_values(_: Request, error: RequestValidationError) -> Response:

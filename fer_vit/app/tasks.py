@@ -27,6 +27,7 @@ from fer_vit.app.findings import Findings
 from fer_vit.app.guard import refuse_network
 from fer_vit.app.jobs import FAILED, MAX_TASK_MEMORY, UPLOADS, JobEvent, Task
 from fer_vit.app.uploads import safe_name
+from fer_vit.engine.choice import Precision
 from fer_vit.errors import FerVitError, MarkedCopyError
 from fer_vit.face.headers import MEGA, image_size, image_suffix
 from fer_vit.face.image import CRASHED, ImageError, check_size, read_bytes, read_image
@@ -34,22 +35,21 @@ from fer_vit.faces import Faces, PhotoInfo, no_faces
 from fer_vit.fields import FEATURE_FIELDS, all_face_fields
 from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
+from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, list_head_names, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
-from fer_vit.store.folder import read_model
+from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
 from fer_vit.system.untrusted import limit_memory
-from fer_vit.visualization.evidence import ExplainOptions
 from fer_vit.visualization.parts import (
     DecodedPhoto,
     ReportFaces,
     choose_faces,
     classified_photo_parts,
 )
-from fer_vit.visualization.writer import ReportOptions, write_report
 
 # Most faces of photos, and most of clips, that a report explains. A face takes up to a second.
 MAX_FACES = 50
@@ -73,18 +73,19 @@ Note = Callable[[int | None], None]  # notes the index of the file that is read;
 load_cached = cache(load)
 
 
-def work(pipe: Connection, models: Sequence[str]) -> None:
+def work(pipe: Connection, models: Sequence[str], precision: Precision = "float32") -> None:
     """Loads the default model, then does one task after another; runs in the worker process.
 
-    Each event is sent to the pipe.
+    Each event is sent to the pipe. Models compute in the `precision`.
     """
     with suppress(OSError):  # if the machine has too little memory, Linux kills this process first
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
     # tqdm's default lock is a semaphore of the system, which would outlive a killed process
     tqdm.set_lock(RLock())
     try:
-        load_cached(models[0]).predict(np.zeros((64, 64, 3), np.uint8), workers=0)
-        heads = heads_of_models(models)
+        model = load_cached(models[0], precision=precision)
+        model.predict(np.zeros((64, 64, 3), np.uint8), workers=0)
+        heads = {name: heads_of(name) for name in models}
     except FerVitError as error:
         pipe.send({"state": "failed", "message": str(error)})
         return
@@ -93,14 +94,17 @@ def work(pipe: Connection, models: Sequence[str]) -> None:
     while True:  # until the server ends this process
         task = pipe.recv()
         gc.collect()  # frames and decoders of the task before refer to each other
-        limit_memory(MAX_TASK_MEMORY)
         try:
+            model = load_cached(task.model, precision=precision)
+            if task.report and task.explain:
+                prepare_explanations(model)
+            limit_memory(MAX_TASK_MEMORY)
             with (  # progress bars and other output are discarded
                 chdir(task.folder / UPLOADS),
                 redirect_stdout(StringIO()),
                 redirect_stderr(StringIO()),
             ):
-                run_task(task, load_cached(task.model), pipe.send)
+                run_task(task, model, pipe.send)
         except (FerVitError, OSError) as error:
             pipe.send({"state": "failed", "message": describe_failure(error)})
         except Exception:  # a bug in fer-vit or a decoder must not stop the worker
@@ -116,12 +120,17 @@ def describe_failure(error: FerVitError | OSError) -> str:
     return str(error)
 
 
-def heads_of_models(models: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the names of each model's heads, by name of the model; loads the first model."""
-    heads = {models[0]: load_cached(models[0]).heads}
-    for name in models[1:]:
-        heads[name] = list_head_names(read_model(name).settings.outputs)
-    return heads
+def heads_of(name: str) -> list[str]:
+    """Returns the names of a model's heads."""
+    if is_checkpoint(name):
+        return load_cached(name).heads
+    settings = read_model_settings(read_config(fetch_folder(name), name), name)
+    return list_head_names(settings.outputs)
+
+
+def prepare_explanations(model: Recognizer) -> None:
+    """Imports what explains faces, and loads the network, outside the limits of a task."""
+    model.net.eval()
 
 
 def column_types() -> dict[str, str]:
@@ -187,7 +196,7 @@ def open_uploads(task: Task, end: float, note: Note) -> Uploads:
         if not is_video(path):
             refusal = refuse_photo(path)
         else:
-            from fer_vit.predict.frames import count_pixels  # PyAV may not be installed
+            from fer_vit.predict.frames import count_pixels  # photos need no PyAV
 
             uploads.clips.append(path)
             pixels = count_pixels(path, end, remaining)
@@ -221,7 +230,7 @@ def suffix_by_content(path: Path) -> str | None:
     """Returns the suffix for the content of a file; None if it is neither a photo nor a clip."""
     if suffix := image_suffix(read_bytes(path)):
         return suffix
-    from fer_vit.predict.frames import open_video  # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import open_video  # not at the top: photos need no PyAV
 
     with suppress(ImageError), open_video(path) as (container, _):
         return CLIP_SUFFIXES.get(container.format.name, ".mp4")
@@ -326,6 +335,10 @@ def write_explanations(
     `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
     longer be read.
     """
+    # not at the top: a server without PyTorch explains nothing
+    from fer_vit.visualization.evidence import ExplainOptions
+    from fer_vit.visualization.writer import ReportOptions, write_report
+
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces
 

@@ -1,10 +1,24 @@
 'use strict';
 const $ = selector => document.querySelector(selector);
-const form = $('.upload'), status = $('output'), result = $('.result'), camera = $('.camera'), video = $('video'), bar = $('progress');
-const DOWNLOADS = {'faces.csv': 'Table (CSV)', 'summary.csv': 'Summary per person (CSV)', 'intervals.csv': 'Intervals (CSV)', 'marked.mp4': 'Marked copy (MP4)', 'report.zip': 'Report (zip)'};
-const MAX_FILES = 20, MAX_BYTES = 200e6;
+const form = $('.upload');
+const status = $('output');
+const result = $('.result');
+const camera = $('.camera');
+const video = $('video');
+const bar = $('progress');
+const DOWNLOADS = {
+  'faces.csv': 'Table (CSV)',
+  'summary.csv': 'Summary per person (CSV)',
+  'intervals.csv': 'Intervals (CSV)',
+  'marked.mp4': 'Marked copy (MP4)',
+  'report.zip': 'Report (zip)',
+};
+const MAX_FILES = Number(form.dataset.files);
+const MAX_MEGABYTES = Number(form.dataset.megabytes);
 const CAMERA_FILE = 'camera.jpg';
-let files = [], job = null, running = null;
+let files = [];
+let job = null;
+let running = null;
 
 /* What the form shows, as its class: `shooting` while the camera is on, `busy` with a job, `done` one line above a result. */
 function present(state) {
@@ -35,7 +49,9 @@ function choose(chosen) {
   turnOff();
   files = [...chosen];
   const bytes = files.reduce((sum, file) => sum + file.size, 0);
-  const wrong = files.length > MAX_FILES ? `At most ${MAX_FILES} files at a time.` : bytes > MAX_BYTES ? 'At most 200 MB at a time.' : '';
+  let wrong = '';
+  if (bytes > MAX_MEGABYTES * 1e6) wrong = `At most ${MAX_MEGABYTES} MB at a time.`;
+  if (files.length > MAX_FILES) wrong = `At most ${MAX_FILES} files at a time.`;
   for (const picture of document.querySelectorAll('.chosen img')) URL.revokeObjectURL(picture.src);
   $('.chosen').replaceChildren(...files.slice(0, MAX_FILES).map(listed));
   $('.clip').hidden = !files.some(file => !file.type.startsWith('image/') || file.type === 'image/gif');
@@ -45,7 +61,12 @@ function choose(chosen) {
 
 /* A chosen file: a small picture where the browser can show it, its name, and a button that takes it out. */
 function listed(file) {
-  const remove = element('button', {type: 'button', title: `Remove ${file.name}`, ariaLabel: `Remove ${file.name}`, textContent: '\u00d7'});
+  const remove = element('button', {
+    type: 'button',
+    title: `Remove ${file.name}`,
+    ariaLabel: `Remove ${file.name}`,
+    textContent: '\u00d7',
+  });
   remove.addEventListener('click', () => {
     choose(files.filter(other => other !== file));
     form.files.focus();
@@ -60,18 +81,18 @@ function listed(file) {
 }
 form.files.addEventListener('change', () => {
   choose(form.files.files);
-  form.files.value = '';  // so that a file that was taken out can be chosen again
+  form.files.value = ''; // so that a file that was taken out can be chosen again
 });
 for (const name of ['dragover', 'drop']) {
   document.addEventListener(name, event => {
     event.preventDefault();
-    const dropped = event.dataTransfer.files;  // none of text
+    const dropped = event.dataTransfer.files; // none of text
     if (name === 'drop' && dropped.length && !running) choose(dropped);
   });
 }
 
 /* The camera. A reader may allow it late: after a job has begun, or files were chosen, it is no longer wanted. */
-let requests = 0;  // requests for the camera, and withdrawals: only what is last counts
+let requests = 0; // requests for the camera, and withdrawals: only what is last counts
 const stop = stream => stream?.getTracks().forEach(track => track.stop());
 
 async function turnOn() {
@@ -111,10 +132,14 @@ $('.off').addEventListener('click', () => {
 $('.shoot').addEventListener('click', () => {
   const canvas = element('canvas', {width: video.videoWidth, height: video.videoHeight});
   canvas.getContext('2d').drawImage(video, 0, 0);
-  canvas.toBlob(blob => {
-    choose([new File([blob], CAMERA_FILE, {type: 'image/jpeg'})]);
-    start();
-  }, 'image/jpeg', .95);
+  canvas.toBlob(
+    blob => {
+      choose([new File([blob], CAMERA_FILE, {type: 'image/jpeg'})]);
+      start();
+    },
+    'image/jpeg',
+    0.95,
+  );
 });
 
 /* One job: events come line by line. */
@@ -128,7 +153,7 @@ async function* lines(response) {
 }
 
 function follow(event) {
-  job = event.id ?? job;  // known before the result, which may come just when the page leaves
+  job = event.id ?? job; // known before the result, which may come just when the page leaves
   const waiting = event.position === 1 ? 'One job is' : `${event.position} jobs are`;
   if (event.state === 'waiting') status.value = `${waiting} before yours\u00a0…`;
   if (event.state === 'running') status.value = 'Looking for faces\u00a0…';
@@ -144,9 +169,9 @@ function found(event) {
   status.value = explains ? 'Finding out which parts of the face count\u00a0…' : 'Drawing\u00a0…';
 }
 
-let began = 0;  // when explaining began, in milliseconds
-let explains = true;  // whether the job explains its faces
-let again = false;  // whether the job starts again, without explanations
+let began = 0; // when explaining began, in milliseconds
+let explains = true; // whether the job explains its faces
+let again = false; // whether the job starts again, without explanations
 
 function explaining({faces, of}) {
   bar.hidden = false;
@@ -166,7 +191,7 @@ function pace(faces) {
 /* By the mean time of a face so far. Faces are explained several at a time, and then reported at once. */
 function timeLeft(faces, of) {
   if (faces >= of) return '';
-  const seconds = (of - faces) * (performance.now() - began) / faces / 1000;
+  const seconds = ((of - faces) * (performance.now() - began)) / faces / 1000;
   if (seconds < 90) return `, about ${Math.max(1, Math.round(seconds))} s left`;
   return `, about ${Math.round(seconds / 60)} min left`;
 }
@@ -182,7 +207,9 @@ async function reason(response) {
   try {
     return (await response.json()).detail;
   } catch {
-    return response.status === 413 ? 'The server in between refuses uploads of this size.' : `The server answers with the status ${response.status}.`;
+    return response.status === 413
+      ? 'The server in between refuses uploads of this size.'
+      : `The server answers with the status ${response.status}.`;
   }
 }
 
@@ -194,10 +221,17 @@ function clear() {
 }
 
 /* The columns of the table: all of the model, unless some are left out. */
-let outputs = {};  // by model
+let outputs = {}; // by model
 
 function offerOutputs() {
-  const boxes = outputs[form.model.value].map(name => element('label', {}, element('input', {type: 'checkbox', name: 'outputs', value: name, checked: true}), ` ${name}`));
+  const boxes = outputs[form.model.value].map(name =>
+    element(
+      'label',
+      {},
+      element('input', {type: 'checkbox', name: 'outputs', value: name, checked: true}),
+      ` ${name}`,
+    ),
+  );
   $('.kinds').replaceChildren($('#kinds'), ...boxes);
 }
 form.model.addEventListener('change', offerOutputs);
@@ -207,7 +241,7 @@ function chosenOutputs() {
 }
 
 async function start(explain = form.explain.checked) {
-  const offered = outputs[form.model.value] ?? [];  // none before the server has listed its models
+  const offered = outputs[form.model.value] ?? []; // none before the server has listed its models
   const columns = chosenOutputs();
   if (offered.length && !columns.length) {
     refuse('Choose at least one kind of column.');
@@ -231,7 +265,12 @@ async function start(explain = form.explain.checked) {
   status.value = 'Sending\u00a0…';
   status.classList.remove('wrong');
   try {
-    const response = await fetch('api/report', {method: 'POST', body, signal: running.signal, headers: {Accept: 'application/x-ndjson'}});
+    const response = await fetch('api/report', {
+      method: 'POST',
+      body,
+      signal: running.signal,
+      headers: {Accept: 'application/x-ndjson'},
+    });
     if (!response.ok) throw new Error(await reason(response));
     let last;
     for await (const event of lines(response)) {
@@ -243,7 +282,12 @@ async function start(explain = form.explain.checked) {
     clear();
     present('');
     status.classList.toggle('wrong', error.name !== 'AbortError');
-    status.value = error.name === 'AbortError' ? 'Cancelled.' : error instanceof TypeError ? 'The server does not answer.' : error.message;
+    status.value =
+      error.name === 'AbortError'
+        ? 'Cancelled.'
+        : error instanceof TypeError
+          ? 'The server does not answer.'
+          : error.message;
   }
   running = null;
   toggle(false);
@@ -261,7 +305,10 @@ function toggle(busy) {
   $('.skip').hidden = true;
   bar.hidden = true;
 }
-form.addEventListener('submit', event => { event.preventDefault(); if (!running) start(); });
+form.addEventListener('submit', event => {
+  event.preventDefault();
+  if (!running) start();
+});
 $('.skip').addEventListener('click', () => {
   again = true;
   running?.abort();
@@ -272,7 +319,10 @@ $('.change').addEventListener('click', () => {
   refuse('');
   form.files.focus();
 });
-addEventListener('pagehide', () => { running?.abort(); clear(); });
+addEventListener('pagehide', () => {
+  running?.abort();
+  clear();
+});
 
 /* The result. The form becomes one line above it, unless no file has a face: then, other files come next. */
 function show(done) {
@@ -286,23 +336,53 @@ function show(done) {
   $('.another').hidden = files[0]?.name !== CAMERA_FILE;
   const address = name => `results/${done.id}/${name}`;
   const report = address('report/index.html');
-  const tab = element('a', {href: report, target: '_blank', rel: 'noopener', className: 'tab', textContent: 'Open the report in a new tab'});
-  const downloads = Object.keys(DOWNLOADS).filter(name => anyFace && done.files.includes(name)).map(name =>
-    element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]}));
-  $('.frame').replaceChildren(...done.html ? [element('iframe', {src: report, title: 'Which parts of each face count', loading: 'lazy'})] : []);
-  $('.downloads').replaceChildren(...done.html ? [tab] : [], ...downloads);
-  const pictures = done.photos.map(({name, file}) => element('figure', {},
-    element('img', {src: address(file), alt: `${name} with its faces marked`}), element('figcaption', {textContent: name})));
-  if (done.files.includes('marked.mp4')) $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
+  const tab = element('a', {
+    href: report,
+    target: '_blank',
+    rel: 'noopener',
+    className: 'tab',
+    textContent: 'Open the report in a new tab',
+  });
+  const downloads = Object.keys(DOWNLOADS)
+    .filter(name => anyFace && done.files.includes(name))
+    .map(name => element('a', {href: address(name), download: name, textContent: DOWNLOADS[name]}));
+  $('.frame').replaceChildren(
+    ...(done.html
+      ? [element('iframe', {src: report, title: 'Which parts of each face count', loading: 'lazy'})]
+      : []),
+  );
+  $('.downloads').replaceChildren(...(done.html ? [tab] : []), ...downloads);
+  const pictures = done.photos.map(({name, file}) =>
+    element(
+      'figure',
+      {},
+      element('img', {src: address(file), alt: `${name} with its faces marked`}),
+      element('figcaption', {textContent: name}),
+    ),
+  );
+  if (done.files.includes('marked.mp4'))
+    $('.copy').append(element('video', {src: address('marked.mp4'), controls: true, playsInline: true}));
   $('.pictures').replaceChildren(...pictures);
   const framed = done.html && getComputedStyle($('.frame')).display !== 'none';
-  $('.photos').open = !framed;  // the report has them as well
+  $('.photos').open = !framed; // the report has them as well
   $('.photos').hidden = !pictures.length;
   if (anyFace) form.scrollIntoView();
 }
 
-fetch('api/outputs').then(response => response.json()).then(byModel => {
-  outputs = byModel;
-  form.model.append(...Object.entries(outputs).map(([name, kinds]) => new Option(`${name}: ${kinds.join(', ')}`, name)));
-  offerOutputs();
-});
+fetch('api/explains')
+  .then(response => response.json())
+  .then(can => {
+    if (can) return;
+    form.explain.checked = false;
+    form.explain.disabled = true;
+    $('.pace').textContent = 'needs PyTorch on the server';
+  });
+fetch('api/outputs')
+  .then(response => response.json())
+  .then(byModel => {
+    outputs = byModel;
+    form.model.append(
+      ...Object.entries(outputs).map(([name, kinds]) => new Option(`${name}: ${kinds.join(', ')}`, name)),
+    );
+    offerOutputs();
+  });

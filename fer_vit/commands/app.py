@@ -4,15 +4,20 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.errors import check_number
+from fer_vit.extras import install_command
 from fer_vit.files import clear_remains_of, scratch_folder
 from fer_vit.processes import start_worker
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
+from fer_vit.wording import fill_docstring
 
 
+@fill_docstring(PRECISION=PRECISION_HELP)
 def app(
     *,
     checkpoint: str | None = None,
@@ -20,6 +25,7 @@ def app(
     hostnames: Sequence[str] = (),
     port: int = 7860,
     public: str | None = None,
+    precision: Precision = "float32",
 ) -> None:
     """Serves a page for the browser that predicts and explains faces.
 
@@ -47,12 +53,15 @@ def app(
         port: The port of the page; 0 selects a free port.
         public: The address that users open if a reverse proxy serves the page. Pages from this
             address may upload photos.
+        precision: {PRECISION} Explanations are always those of
+            the float32 network.
     """
     check_number("port", port, 0, 65535)
-    # not at the top: the extra `app` may be missing
+    # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
     from fer_vit.app.server import create_app, describe_exposure, listen, serving
+    from fer_vit.app.uploads import CAN_EXPLAIN
 
     behind_proxy = public_address(public) if public else None
     allowed_hosts = [host, *hostnames]
@@ -66,22 +75,25 @@ def app(
         warning = describe_exposure(host, address)
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
-        with listener, closing(Worker(models, run_worker)) as worker:
+        with listener, closing(Worker(models, partial(run_worker, precision=precision))) as worker:
             ready = worker.wait()
             # From here on, this process may not open connections. A hook cannot be removed.
             sys.addaudithook(refuse_network)
             asgi_app = create_app(Jobs(folder, models, worker, ready), allowed_hosts, behind_proxy)
             with suppress(KeyboardInterrupt), serving(asgi_app, listener) as thread:
                 # From here on, Ctrl-C ends the server with the status 0.
+                if not CAN_EXPLAIN:
+                    command = install_command("torch")
+                    print(f"Faces are predicted, but not explained. To explain them: {command}")
                 print(f"Open {address} (Ctrl-C ends it)", flush=True)
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a timeout
 
 
-def run_worker(pipe: Connection, models: Sequence[str]) -> None:
-    """Runs the worker process of the server. Only this process imports PyTorch."""
+def run_worker(pipe: Connection, models: Sequence[str], precision: Precision) -> None:
+    """Runs the worker process of the server. Only this process loads models."""
     # First, because the import takes seconds, and Ctrl-C in a terminal also reaches this process.
     start_worker()
     from fer_vit.app import tasks
 
-    tasks.work(pipe, models)
+    tasks.work(pipe, models, precision)

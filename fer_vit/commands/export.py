@@ -8,16 +8,16 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.exporting.calibration import calibrate_model
+from fer_vit.exporting.engine_files import choose_quantizing
 from fer_vit.exporting.formats import (
     FORMATS_HELP,
     ExportOptions,
-    calibration_batches,
     find_format,
     write_model,
 )
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import load_torch
 from fer_vit.store.average import average_networks
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.texts import user_text
@@ -39,6 +39,7 @@ def export(
     calibrate: Path | None = None,
     logit_adjust: float = 0.0,
     half: bool = False,
+    onnx: bool = False,
     quantize: Path | None = None,
     faithfulness: Path | None = None,
     overwrite: bool = False,
@@ -50,8 +51,7 @@ def export(
     present. They return probabilities (B, C) and, of a model with further heads, their values
     (B, K): {HEADS}, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
     the heads and the geometry of crop and regions are in the ONNX metadata and in the .pt2's
-    `fer_vit.json`; docs/how-to/without_pytorch.md has a script that uses them without
-    fer-vit.
+    `fer_vit.json`; docs/how-to/export.md has a script that uses them without fer-vit.
 
     Examples:
         fer-vit export model.onnx
@@ -59,6 +59,8 @@ def export(
         fer-vit export my-model --checkpoint best.ckpt --calibrate faces.parquet --half
 
         fer-vit export model.onnx --quantize faces.parquet
+
+        fer-vit export my-model --checkpoint best.ckpt --onnx
 
         fer-vit export model.pt2 --checkpoint a.ckpt --checkpoint b.ckpt --checkpoint c.ckpt
 
@@ -73,11 +75,14 @@ def export(
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
             the logarithm of an expression's frequency in the training faces of `calibrate` is
             subtracted from the logit of the expression (Menon et al. 2021). A new adjustment
-            replaces an earlier adjustment; `distill` ignores adjustments. Prints accuracy and UAR
-            (unweighted average recall) before and after.
+            replaces an earlier adjustment. Prints accuracy and UAR (unweighted average recall)
+            before and after.
         half: Store the weights of a folder in 16 bits, half the size. They are loaded as 32 bits.
+        onnx: Also write model.onnx to a folder. fer-vit then predicts from it without PyTorch.
         quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a
-            quarter of the size, and faster on CPUs (see docs/results/benchmarks.md).
+            quarter of the size, and faster on CPUs (see docs/results/benchmarks.md). A folder gets
+            model.onnx, and model.int8.onnx for `--precision int8`, with a temperature and
+            thresholds that are fitted to the manifest's val split.
         faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A
             folder stores the gains in pixel insertion; the page of `visualize` shows them.
         overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's
@@ -98,6 +103,7 @@ def export(
         models=checkpoints,
         output=output,
         half=half,
+        onnx=onnx,
         faithfulness=faithfulness,
         quantize=quantize,
     )
@@ -106,22 +112,22 @@ def export(
     check_output(output, overwrite, file_format.files)
 
     if len(checkpoints) == 1:
-        model = load(checkpoints[0], "cpu")
+        model = load_torch(checkpoints[0], "cpu")
     else:
-        model = Recognizer(average_networks(checkpoints))
+        model = load_torch(average_networks(checkpoints), "cpu")
 
     # errors in these files are reported before calibration and tracing, which take minutes
     if faithfulness is not None:
-        model.net.settings.faithfulness = read_faithfulness(faithfulness)
-    batches = None
+        model.settings.faithfulness = read_faithfulness(faithfulness)
+    quantizing = None
     if quantize is not None:
-        batches = calibration_batches(model, Manifest.read(quantize, ["train"]))
+        quantizing = choose_quantizing(model, Manifest.read(quantize, ["train", "val"]))
 
     if calibrate is not None:
         manifest = Manifest.read(calibrate, ["train", "val"])
         LOGGER.info(calibrate_model(model, manifest, logit_adjust))
 
-    write_model(model, options, overwrite, batches)
+    write_model(model, options, overwrite, quantizing)
     return output
 
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fer_vit.commands import find_network
-from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
+from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, check_whole
 from fer_vit.evaluation.labelled import name_units
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
@@ -21,12 +21,12 @@ from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
 from fer_vit.face.detectors import DEFAULT_DETECTOR, DetectorName
-from fer_vit.face.finder import FaceMode
+from fer_vit.face.finder import Crops, FaceMode
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.recognizer import FoundFaces, Recognizer, load_torch
 from fer_vit.report.table import markdown
 from fer_vit.stats.bootstrap import MIN_UNITS, mean_intervals
 from fer_vit.stats.estimate import Estimate, estimate_text, plain_estimates
@@ -41,7 +41,7 @@ LOGGER = logging.getLogger("fer_vit")
 MethodTable: TypeAlias = dict[str, dict[str, Estimate]]
 
 # A batch of faces, and the name of the person or photo of each face.
-MeasuredBatch: TypeAlias = tuple[Batch, Sequence[str]]
+MeasuredBatch: TypeAlias = tuple[Crops, list[str]]
 
 MethodValues: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 FAITHFULNESS_FILES = ("faithfulness.json", "faithfulness.md")
@@ -131,7 +131,7 @@ def faithfulness(
     check_whole("max_faces", max_faces, 1)
     check_output(output, overwrite, FAITHFULNESS_FILES)
     network = find_network(checkpoint, model)  # a name, or the network of a user's class
-    recognizer = load(network, name=checkpoint)
+    recognizer = load_torch(network, name=checkpoint)
 
     faces: Iterator[MeasuredBatch]
     if [path.suffix.lower() for path in images] == [".parquet"]:
@@ -141,8 +141,7 @@ def faithfulness(
         for note in inputs.notes:
             LOGGER.info(note)
         photos = recognizer.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
-        chunks = chain.from_iterable(crops for _, crops in photos)
-        faces = ((batch, batch.path) for batch in limit_faces(chunks, max_faces))
+        faces = limit_faces(photos, max_faces)
 
     measured = score_methods(recognizer, faces)
     if not measured.methods:
@@ -181,18 +180,22 @@ def manifest_faces(
     """Yields batches of labelled faces of the val split, and the person or image of each face."""
     labelled = labelled_rows(Manifest.read(manifest_path, ["val"]), "val")
     units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
-    batches, _ = labelled_batches(model, labelled, max_faces=max_faces)
+    batches, _, rows = labelled_batches(model, labelled, max_faces=max_faces)
+    of_rows = (units[row] for row in rows)
     for batch in batches:
-        yield batch, [units[row] for row in batch.row.tolist()]
+        yield batch, list(islice(of_rows, len(batch)))
 
 
-def limit_faces(batches: Iterable[Batch], max_faces: int) -> Iterator[Batch]:
-    """Yields batches up to `max_faces` faces in all."""
-    for batch in batches:
-        yield next(batch.split(max_faces))
-        max_faces -= len(batch.path)
-        if max_faces <= 0:
-            return
+def limit_faces(photos: Iterable[FoundFaces], max_faces: int) -> Iterator[MeasuredBatch]:
+    """Yields batches up to `max_faces` faces in all, and the photo of each face."""
+    for faces, batches in photos:
+        paths = (face.path for face in faces)
+        for batch in batches:
+            kept = batch[:max_faces]
+            yield kept, list(islice(paths, len(kept)))
+            max_faces -= len(kept)
+            if not max_faces:
+                return
 
 
 def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithfulness:
@@ -204,9 +207,7 @@ def score_methods(model: Recognizer, batches: Iterable[MeasuredBatch]) -> Faithf
     effect_units: list[str] = []  # the person or photo of each face in `effects`
     net = model.net
     for batch, batch_units in batches:
-        image = batch.image
-        boxes = batch.boxes
-        valid = batch.valid
+        image, boxes, valid = to_inputs(batch, model.device)
         measured.append(measure_methods(net, image, boxes, valid, [*MEASURED]))
         if len(units) < MAX_SHUFFLED:
             by_method = {}

@@ -93,7 +93,8 @@ def finetune(
         check_output(model, overwrite, find_format(model).files)
     settings = read_model(start, pretraining=True).settings  # a wrong name fails now
 
-    manifest_path = prepare_manifest(photos, output, settings.align, person, duplicates, overwrite)
+    align = settings.crop.align
+    manifest_path = prepare_manifest(photos, output, align, person, duplicates, overwrite)
     manifest = Manifest.read(manifest_path)
     warn_of_untrained(manifest, start, settings.outputs)
     counts = count_faces(manifest)

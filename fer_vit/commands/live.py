@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.errors import FerVitError, printable
 from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 
 @fill_docstring(
-    OUTPUTS=", ".join([EXPRESSION, *HEADS]), SMOOTHING=LIVE.describe(PhotoOptions.smooth)
+    OUTPUTS=", ".join([EXPRESSION, *HEADS]),
+    PRECISION=PRECISION_HELP,
+    SMOOTHING=LIVE.describe(PhotoOptions.smooth),
 )
 def live(
     source: str = "0",
@@ -40,6 +43,7 @@ def live(
     public: str | None = None,
     overwrite: bool = False,
     outputs: Sequence[str] = (),
+    precision: Precision = "float32",
 ) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
@@ -70,15 +74,16 @@ def live(
         overwrite: Whether an existing table may be replaced.
         outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
+        precision: {PRECISION}
     """
     check_arguments(source, output, overwrite)
-    # not at the top: the extra `app` may be missing
+    # not at the top: the help needs no server
     from fer_vit.app.guard import public_address
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
     allowed_hosts = [host, *hostnames]
-    model = load(checkpoint)
+    model = load(checkpoint, precision=precision)
     check_heads(outputs, model.heads, model.name)
     page = LivePage(output.name if output else None)
     with ExitStack() as stack:

@@ -10,8 +10,8 @@ from yaml import YAMLError
 
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.report.table import align_columns
-from fer_vit.store.checkpoint import as_dict
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE, shipped_models
+from fer_vit.texts import as_dict
 
 
 def models() -> list[dict[str, str]]:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fer_vit.commands import find_network
+from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import EXPRESSION, HEADS
@@ -27,7 +26,7 @@ LOGGER = logging.getLogger("fer_vit")
 PART_SIZE = 1000  # images in each table in a folder of tables
 
 
-@fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]))
+@fill_docstring(OUTPUTS=", ".join([EXPRESSION, *HEADS]), PRECISION=PRECISION_HELP)
 def predict(
     images: list[Path],
     *,
@@ -40,6 +39,7 @@ def predict(
     classes: Sequence[str] = (),
     features: bool = False,
     outputs: Sequence[str] = (),
+    precision: Precision = "float32",
     overwrite: bool = False,
     summary: Path | None = None,
     intervals: Path | None = None,
@@ -85,6 +85,7 @@ def predict(
         features: Add columns feature_0, feature_1, ...: the features before the classifier.
         outputs: Which columns to write: {OUTPUTS}. Default: all that the
             model has.
+        precision: {PRECISION}
         overwrite: Whether an existing table may be replaced.
         summary: A second table with a row for each person in the videos: first and last time,
             fraction of time with each expression, and the mean of each movement and angle.
@@ -140,9 +141,7 @@ def predict(
         from fer_vit.predict.recognizer import load
         from fer_vit.predict.tables import predict_folder, predict_table
 
-    gpus = torch.cuda.device_count()  # with SLURM, each process may see one GPU alone
-    device = f"cuda:{rank.local_rank % gpus}" if gpus else None
-    recognizer = load(network, device, prior=prior, classes=classes, name=checkpoint)
+    recognizer = load(network, precision=precision, prior=prior, classes=classes, name=checkpoint)
 
     if rank.rank == 0:
         for note in [

@@ -49,7 +49,7 @@ def repeat(
     each run is chosen on val, so scores on val are optimistic.
 
     Examples:
-        fer-vit repeat data/ferplus.parquet --config ferplus_small ferplus_teacher --seeds 5
+        fer-vit repeat data/ferplus.parquet --config ferplus_teacher ablation --seeds 5
 
         fer-vit repeat mine/faces.parquet --model.lr 1e-4 --split test
 

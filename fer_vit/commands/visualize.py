@@ -14,7 +14,7 @@ from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import load
+from fer_vit.predict.recognizer import load_torch
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice, find_targets
 from fer_vit.visualization.figures import FigureKind, FigureOptions
 from fer_vit.visualization.parts import detect_faces
@@ -102,7 +102,7 @@ def visualize(
     photos = [source for source, kind in kinds.items() if kind == "photo"]
     videos = [source for source, kind in kinds.items() if kind == "video"]
 
-    recognizer = load(find_network(checkpoint, model), name=checkpoint)
+    recognizer = load_torch(find_network(checkpoint, model), name=checkpoint)
     find_targets(recognizer, targets)  # raises the error for an unknown target now
     with atomic_write(output, overwrite=overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.

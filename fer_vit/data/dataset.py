@@ -13,13 +13,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torch.utils.data import Dataset, DistributedSampler
 from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors, no_label
 from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_regions
+from fer_vit.face.finder import Crop, Crops, stack_crops
 from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
@@ -311,13 +312,14 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
     return Cropped(crop, points, cropped.to_crop, mirrored=True)
 
 
-def face_batches(
-    dataset: FaceDataset, rows: Sequence[int], size: int, device: torch.device
-) -> Iterator[Batch]:
-    """Yields rows in batches of `size` faces, with the model's inputs on the device."""
-    loader = DataLoader(Subset(dataset, rows), size, collate_fn=collate)
-    for batch in tqdm(loader, unit=" batches", disable=None, leave=False):
-        yield batch.ready(device)
+def face_crops(dataset: FaceDataset, rows: Sequence[int], size: int) -> Iterator[Crops]:
+    """Yields rows in batches of `size` faces."""
+    for start in tqdm(range(0, len(rows), size), unit=" batches", disable=None, leave=False):
+        crops = []
+        for row in rows[start : start + size]:
+            face = dataset[row]
+            crops.append(Crop(face.image, face.boxes, face.valid, face.to_crop))
+        yield stack_crops(crops)
 
 
 class Position(NamedTuple):

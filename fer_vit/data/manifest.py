@@ -38,7 +38,7 @@ from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
-from fer_vit.heads import merge_outputs, outputs_of, target_column
+from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, find_label, merge_names
 from fer_vit.texts import json_text
 from fer_vit.wording import counted, list_names
@@ -258,14 +258,6 @@ class Manifest:
         names = [name for name in self.table.column_names if name not in hidden]
         return {name: self.column(name) for name in names}
 
-    def with_votes(self, split: Split, votes: Array) -> "Manifest":
-        """Returns the manifest with new votes (S, C) for the rows of a split."""
-        in_split = pc.equal(self.table["split"], split).to_numpy(zero_copy_only=False)
-        column = self.column("votes")
-        for row, values in zip(np.flatnonzero(in_split), votes.tolist(), strict=True):
-            column[row] = values
-        return self.with_column("votes", column)
-
     def merge_labels(self, merge: Merge) -> "Manifest":
         """Merges labels and adds up their votes; leaves out faces whose label merges to None.
 
@@ -288,7 +280,10 @@ class Manifest:
             votes.append(values.tolist() if voted else None)
 
         manifest = self.with_column("label", column).with_column("votes", votes)
-        return manifest._with_metadata(labels=new_labels).select(keep)
+        meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | {"labels": new_labels}
+        metadata = self.table.schema.metadata | {b"fer_vit": json_text(meta)}
+        table = manifest.table.replace_schema_metadata(metadata)
+        return Manifest(self.path, table, tuple(new_labels)).select(keep)
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with new values (M,) in one of the columns of `SCHEMA`."""
@@ -296,31 +291,6 @@ class Manifest:
         index = self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.labels)
-
-    def with_faces(self, more: "Manifest") -> "Manifest":
-        """Returns the manifest with the faces of another manifest that has the same labels.
-
-        Raises FerVitError when both manifests name image files, but lie in different folders.
-        """
-        path = self.path
-        if more._names_files():
-            same_folder = Path(path).parent.resolve() == Path(more.path).parent.resolve()
-            if self._names_files() and not same_folder:
-                raise FerVitError(
-                    f"{path} and {more.path} name image files relative to their folders. Prepare "
-                    "one with `--embed always`."
-                )
-            path = more.path
-
-        table = pa.concat_tables([self.table, more.table], promote_options="default")
-        outputs = merge_outputs(self.outputs, more.outputs)
-        return Manifest(path, table, self.labels)._with_metadata(outputs=outputs)
-
-    def _with_metadata(self, **changes: object) -> "Manifest":
-        meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | changes
-        metadata = self.table.schema.metadata | {b"fer_vit": json_text(meta)}
-        table = self.table.replace_schema_metadata(metadata)
-        return Manifest(self.path, table, tuple(meta["labels"]))
 
     def _names_files(self) -> bool:
         no_bytes = pc.is_null(pc.struct_field(self.table["image"], "bytes"))

@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.shards import PREPARE_AGAIN, shard_name
+from fer_vit.data.shards import PREPARE_AGAIN
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST_FIELDS
@@ -41,6 +41,7 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.heads import HEADS, check_head_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
+from fer_vit.numbered import numbered_name
 from fer_vit.texts import as_text, json_text
 from fer_vit.version import __version__
 
@@ -401,7 +402,7 @@ def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> No
         count = shards if split == "train" else 1
         if rows:
             for number in range(count):
-                files[shard_name(split, number, count)] = rows[number::count]
+                files[numbered_name(split, number, count)] = rows[number::count]
 
     names = "\n".join(row.name for row in reading.rows)
     data_set_key = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()

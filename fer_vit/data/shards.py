@@ -12,9 +12,9 @@ import pyarrow.fs as fs
 import pyarrow.parquet as pq
 
 from fer_vit.errors import FerVitError
+from fer_vit.numbered import NumberedName, numbered_name, parse_numbered_name
 from fer_vit.texts import check_permission
 
-SHARD_NAME = re.compile(r"(\w+)-(\d{5})-of-(\d{5})\.parquet")
 PREPARE_AGAIN = "Run `fer-vit prepare` again."
 
 
@@ -71,27 +71,6 @@ def is_sharded(location: str | Path) -> bool:
     return "://" in location_text(location) or Path(location).is_dir()
 
 
-class ShardName(NamedTuple):
-    """What the file name of a shard states."""
-
-    split: str
-    number: int  # the index of the shard, from 0
-    total: int  # how many shards the split has
-
-
-def shard_name(split: str, number: int, count: int) -> str:
-    """Returns the file name of a shard, with an index from 0 and the number of shards."""
-    return f"{split}-{number:05}-of-{count:05}.parquet"
-
-
-def parse_shard_name(file: str) -> ShardName | None:
-    """Parses the file name of a shard; returns None for another file."""
-    match = SHARD_NAME.fullmatch(file)
-    if match is None:
-        return None
-    return ShardName(split=match[1], number=int(match[2]), total=int(match[3]))
-
-
 def find_shards(location: str | Path) -> list[Shard]:
     """Lists the shards in a folder or under a URL, ordered by name; a single file is one shard.
 
@@ -104,18 +83,18 @@ def find_shards(location: str | Path) -> list[Shard]:
         return [_single_shard(location)]
 
     filesystem, entries = _list_files(location)
-    names: dict[str, ShardName] = {}  # by file name
+    names: dict[str, NumberedName] = {}  # by file name
     shards = []
     for entry in entries:
-        name = parse_shard_name(entry.base_name)
+        name = parse_numbered_name(entry.base_name)
         if name is not None and entry.is_file:  # no pipe, from which reading could wait forever
             names[entry.base_name] = name
             url = f"{location}/{entry.base_name}"
-            shards.append(Shard(name.split, url, entry.path, filesystem))
+            shards.append(Shard(name.kind, url, entry.path, filesystem))
     if not shards:
         raise FerVitError(
-            f"Expected shards such as {shard_name('train', 0, 8)} in {location}, but found none. "
-            "Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
+            f"Expected shards such as {numbered_name('train', 0, 8)} in {location}, but found "
+            "none. Make them with `fer-vit prepare SOURCE ROOT FOLDER --shards 8`."
         )
     _check_all_shards(location, names)
     return shards
@@ -150,12 +129,12 @@ def _list_files(location: str) -> tuple[fs.FileSystem, list[fs.FileInfo]]:
     return filesystem, sorted(entries, key=lambda entry: entry.base_name)
 
 
-def _check_all_shards(location: str, names: Mapping[str, ShardName]) -> None:
+def _check_all_shards(location: str, names: Mapping[str, NumberedName]) -> None:
     """Raises FerVitError unless each split has as many shards as the file names state."""
-    counts = Counter(name.split for name in names.values())
+    counts = Counter(name.kind for name in names.values())
     for file, name in names.items():
-        if name.number >= name.total or name.total != counts[name.split]:
+        if name.number >= name.total or name.total != counts[name.kind]:
             raise FerVitError(
                 f"{location}: expected {name.total:,} shards as in the name {file}, but got "
-                f"{counts[name.split]:,}. Copy the whole folder of one data set again."
+                f"{counts[name.kind]:,}. Copy the whole folder of one data set again."
             )

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
 from fer_vit.conformal import in_set
-from fer_vit.data.dataset import FaceDataset, face_batches
 from fer_vit.data.manifest import Manifest, have_ties
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
@@ -196,9 +195,12 @@ class Labelled:
         """Returns the faces with the predictions of their model; faces of a table have theirs."""
         if self.images is None:
             return self
+        # not at the top: it needs PyTorch, and tables of predictions do not
+        from fer_vit.data.dataset import FaceDataset, face_crops
+
         manifest, model, merge = self.images
         dataset = FaceDataset(manifest, model.crop_spec)
-        batches = face_batches(dataset, range(len(manifest)), FACES_PER_PASS, model.device)
+        batches = face_crops(dataset, range(len(manifest)), FACES_PER_PASS)
         parts = [model.read(batch) for batch in batches]
         probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
         if merge is not None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,21 +10,25 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from fer_vit.data.dataset import Batch, FaceDataset, face_batches
+from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
+from fer_vit.face.finder import Crops
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
 
-@torch.inference_mode()
-def predict_logits(model: Recognizer, batches: Iterable[Batch]) -> Tensor:
-    """Returns the logits (N, C) of all faces of the batches, not divided by the temperature."""
-    logits = []
-    for batch in batches:
-        part = model.net.logits(batch.image, batch.boxes, batch.valid)  # (B, C)
-        logits.append(part.float().cpu())
-    return torch.cat(logits)
+def predict_logits(model: Recognizer, batches: Iterable[Crops]) -> Tensor:
+    """Returns the logits (N, C) of all faces of the batches, before the logit adjustment."""
+    return torch.cat([torch.from_numpy(model.engine.run(batch).logits) for batch in batches])
+
+
+class LabelledCrops(NamedTuple):
+    """N labelled faces of a manifest."""
+
+    batches: Iterator[Crops]  # reading them shows a progress bar
+    target: Tensor  # (N, C), the fraction of votes by class
+    rows: list[int]  # (N,), the rows among the labelled rows of the split
 
 
 def labelled_batches(
@@ -31,11 +36,8 @@ def labelled_batches(
     manifest: Manifest,
     split: Split = "val",
     max_faces: int | None = None,
-) -> tuple[Iterator[Batch], Tensor]:
-    """Returns batches of a manifest's labelled faces, and the fraction of votes by class (N, C).
-
-    Batches are on the model's device; reading them shows a progress bar. At most `max_faces` faces
-    are taken, evenly spaced in the manifest.
+) -> LabelledCrops:
+    """Returns a manifest's labelled faces, at most `max_faces`, evenly spaced in the manifest.
 
     Raises:
         FerVitError: The manifest has other labels than the model, or no row has a label.
@@ -52,8 +54,8 @@ def labelled_batches(
     num_faces = min(max_faces or len(labelled), len(labelled))
     rows = np.linspace(0, len(labelled) - 1, num_faces).round().astype(int).tolist()
     dataset = FaceDataset(labelled, model.crop_spec)
-    batches = face_batches(dataset, rows, FACES_PER_PASS, model.device)
-    return batches, torch.from_numpy(targets).float()[rows]
+    batches = face_crops(dataset, rows, FACES_PER_PASS)
+    return LabelledCrops(batches, torch.from_numpy(targets).float()[rows], rows)
 
 
 def labelled_rows(manifest: Manifest, split: Split) -> Manifest:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from fer_vit.errors import FerVitError, known_names, printable, short, suggest
 from fer_vit.evaluation.checks import check_rows, check_times, find_moments, order_rows
 from fer_vit.evaluation.join import add_labels
 from fer_vit.evaluation.labelled import Columns, Labelled, open_manifest
+from fer_vit.extras import require
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, as_objects
 from fer_vit.fields import BOX_COLUMNS, ORIGIN_FIELDS, SMOOTHED_LABEL, is_owned
 from fer_vit.geometry import Image, Mask
 from fer_vit.labels import Merge
-from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.cells import is_missing
@@ -29,6 +29,9 @@ from fer_vit.tables.parts import is_predictions
 from fer_vit.tables.predicted import read_predicted
 from fer_vit.tables.read import is_table
 from fer_vit.wording import format_counts
+
+if TYPE_CHECKING:
+    from fer_vit.model.region_vit import RegionViT
 
 BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the box
 
@@ -76,7 +79,7 @@ class Conditions:
         return manifest
 
     def open(
-        self, manifest: Manifest, checkpoint: str | None, network: str | RegionViT | None = None
+        self, manifest: Manifest, checkpoint: str | None, network: "str | RegionViT | None" = None
     ) -> Labelled:
         """Loads a model and returns the faces that it will predict.
 
@@ -101,7 +104,7 @@ def read_labelled(
     checkpoint: str | None,
     labels: Path | None,
     conditions: Conditions,
-    network: str | RegionViT | None = None,
+    network: "str | RegionViT | None" = None,
 ) -> Labelled:
     """Reads a table of predictions, or a manifest and the model that predicts it later.
 
@@ -126,6 +129,7 @@ def read_labelled(
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
+    require("torch", "The prediction of a manifest")
     return conditions.open(conditions.read(data), checkpoint, network)
 
 

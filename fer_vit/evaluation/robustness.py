@@ -34,7 +34,7 @@ from fer_vit.faces import READ_STATUSES, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import values_in_photo
 from fer_vit.labels import Merge, merge_names, merge_probabilities
-from fer_vit.predict.photos import Item, Reader, as_samples, read_batches
+from fer_vit.predict.photos import Item, Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
 
@@ -93,7 +93,7 @@ class CorruptedCrops:
             direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
             steps = self.shift * max(image.shape[:2]) * direction
             faces = replace(faces, landmarks=faces.landmarks + steps)
-        return Item(faces, as_samples(self.finder.crop(image, faces), info.path))
+        return Item(faces, self.finder.crop(image, faces))
 
     def changed_image(self, index: int) -> Image:
         """Returns the image of a row after the change."""
@@ -294,12 +294,12 @@ def read_crops(model: Recognizer, reader: Reader, num_crops: int) -> tuple[Array
     """Returns the probabilities (N, C) and the outputs (N, K) of N crops with one face each."""
     probabilities = []
     values = []
-    for faces, batch in read_batches(reader, range(num_crops), FACES_PER_PASS, cores() - 1):
+    for faces, crops in read_batches(reader, range(num_crops), FACES_PER_PASS, cores() - 1):
         for info in faces.infos:
             if info.status not in READ_STATUSES:
                 raise FerVitError(f"{info.path}: {info.status}.")
-        if batch is not None:
-            read = model.read(batch.ready(model.device))
+        if crops is not None:
+            read = model.read(crops)
             probabilities.append(read.probabilities)
             values.append(read.outputs)
     return np.concatenate(probabilities), np.concatenate(values)

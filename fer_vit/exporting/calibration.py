@@ -8,6 +8,8 @@ from torch import Tensor
 
 from fer_vit.conformal import fit_thresholds
 from fer_vit.data.manifest import Manifest, identity_hash
+from fer_vit.engine.decode import softmax
+from fer_vit.engine.protocol import Calibration
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import (
     fit_temperature,
@@ -42,7 +44,7 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     """
     net = model.net
     net.adjust((), 0)
-    batches, target = labelled_batches(model, manifest)  # target: (N, C)
+    batches, target, _ = labelled_batches(model, manifest)  # target: (N, C)
     first, second = calibration_halves(labelled_rows(manifest, "val"))
     logits = predict_logits(model, batches)  # (N, C)
     truth = target.argmax(-1)  # (N,)
@@ -51,15 +53,16 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     # The adjustment is first, because temperature and thresholds are fitted to adjusted logits.
     prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
     net.adjust(prior, strength)
-    if net.offset is not None:
+    offset = net.settings.offset()
+    if offset is not None:
         before = summary(model, logits, target)
-        logits = logits + net.offset
+        logits = logits + torch.from_numpy(offset)
         after = summary(model, logits, target)
         report += f"On {len(truth)} val faces: {after}; before {before}.\n"
 
-    net.settings.temperature = fit_temperature(logits[first], truth[first])
-    probabilities = net.probabilities(logits[second]).double().numpy()  # (N / 2, C)
-    net.settings.thresholds = fit_thresholds(probabilities, truth[second].numpy())
+    calibration = fit_calibration(logits, truth, (first, second))
+    net.settings.temperature = calibration.temperature
+    net.settings.thresholds = calibration.thresholds
 
     thresholds = [
         f"{limits[0]:.3f} for {coverage}%" for coverage, limits in net.settings.thresholds.items()
@@ -72,6 +75,22 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
             f"use at least {MIN_CALIBRATION_FACES} for each, of many persons."
         )
     return report
+
+
+def fit_calibration(
+    logits: Tensor, truth: Tensor, halves: tuple[IntArray, IntArray]
+) -> Calibration:
+    """Fits the temperature to one half of N faces and the thresholds to the other.
+
+    Args:
+        logits: The logits (N, C), with the logit adjustment.
+        truth: The index of the true label (N,).
+        halves: The result of `calibration_halves`.
+    """
+    first, second = halves
+    temperature = fit_temperature(logits[first], truth[first])
+    probabilities = softmax(logits[second].double().numpy() / temperature)
+    return Calibration(temperature, fit_thresholds(probabilities, truth[second].numpy()))
 
 
 def calibration_halves(manifest: Manifest) -> tuple[IntArray, IntArray]:

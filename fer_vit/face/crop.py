@@ -116,9 +116,12 @@ def check_regions(regions: Sequence[str]) -> None:
         raise FerVitError(f"Expected every region once, but got {', '.join(regions)}.")
 
 
+MAX_CROP = 2048  # largest side of a crop in pixels
+
+
 @dataclass(frozen=True)
 class CropSpec:
-    """How a face becomes the input of a model; stored in the checkpoint."""
+    """How a face becomes the input of a model."""
 
     size: int  # side S of the square crop in pixels
     regions: tuple[str, ...] = DEFAULT_REGIONS

@@ -1,6 +1,6 @@
 """Finds faces in photos and frames, and cuts them out as a model needs them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -24,6 +24,32 @@ class Crop(NamedTuple):
     boxes: Float32Array  # (R, 4), boxes of the regions, xyxy in crop pixels; 0 where not `valid`
     valid: Mask  # (R,), which regions are present
     to_crop: Array  # (2, 3), the matrix from photo to crop pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Crops:
+    """B faces as a model gets them, stacked."""
+
+    image: Image  # (B, S, S, 3)
+    boxes: Float32Array  # (B, R, 4), as in `Crop`
+    valid: Mask  # (B, R)
+    to_crop: Array  # (B, 2, 3)
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, rows: slice) -> "Crops":
+        return Crops(self.image[rows], self.boxes[rows], self.valid[rows], self.to_crop[rows])
+
+    def split(self, size: int) -> Iterator["Crops"]:
+        """Yields the crops in chunks of at most `size` faces."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+
+def stack_crops(crops: Sequence[Crop]) -> Crops:
+    """Stacks one or more crops of one size."""
+    return Crops(*(np.stack(part) for part in zip(*crops, strict=True)))
 
 
 class Search(NamedTuple):

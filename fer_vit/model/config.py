@@ -1,19 +1,18 @@
 """The configuration of a RegionViT, as plain values."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import timm
 
-from fer_vit.conformal import Thresholds
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.geometry import Align
+from fer_vit.face.crop import MAX_CROP
 from fer_vit.model.attention import POOLS
 from fer_vit.wording import describe_entries, fill_docstring, join_names
 
 # Smallest and largest values: building the network of an untrusted file must not take hours.
 ARCHITECTURE_RANGES = {
-    "img_size": (1, 2048),
+    "img_size": (1, MAX_CROP),
     "patch_size": (1, 2048),
     "embed_dim": (1, 16_384),
     "depth": (1, 200),
@@ -101,36 +100,6 @@ class RegionViTConfig:
     reg_tokens: int | None = None
     dropout: float = 0.0
     drop_path_rate: float = 0.0
-
-
-@dataclass
-class ModelSettings:
-    """Settings that prediction needs besides the network."""
-
-    # The C expressions in the order of the logits; empty: an encoder for pretraining.
-    labels: list[str]
-    # How faces are cropped: "landmarks" or "crop" (see `face.crop`).
-    align: Align = "landmarks"
-    # The landmarks in a crop, (x, y) as fractions of the crop's side; empty: unknown.
-    template: tuple[tuple[float, float], ...] = ()
-    # Divides the logits before the softmax, so that confidence matches accuracy.
-    temperature: float = 1.0
-    # The thresholds of prediction sets (see `conformal`); empty: not calibrated.
-    thresholds: Thresholds = field(default_factory=dict)
-    # How far training balanced the classes: 1 for balanced sampling, otherwise the strength of the
-    # logit adjustment in training.
-    evened: float = 0.0
-    # (C,), the share of each class that the network expects, all above 0; empty: unknown. The prior
-    # is the shares of the training faces to the power of 1 - `evened`, normalized.
-    prior: tuple[float, ...] = ()
-    # The log of the prior, times this, is subtracted from the logits (Menon et al. 2021).
-    adjustment: float = 0.0
-    # Gain in pixel insertion over random scores, followed by the interval if that is known, by
-    # explanation method and for "attention" (see docs/explanation/faithfulness.md); empty: not
-    # measured.
-    faithfulness: dict[str, list[float]] = field(default_factory=dict)
-    # The names of the K outputs, in order, of each further head of `heads.HEADS`.
-    outputs: dict[str, list[str]] = field(default_factory=dict)
 
 
 def check_config(config: RegionViTConfig) -> None:

@@ -17,6 +17,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from fer_vit.face.crop import CropSpec
+from fer_vit.geometry import Array
 from fer_vit.heads import EXPRESSION
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import (
@@ -31,9 +33,10 @@ from fer_vit.model.backbone import (
     grid_centres,
     remove_patches,
 )
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import Normalize, RegionEmbed, position_code
 from fer_vit.model.tokens import TokenLayout, Tokens, keep_patches, token_centres
+from fer_vit.model_settings import ModelSettings
 
 
 class Parts(NamedTuple):
@@ -69,9 +72,6 @@ class RegionViT(nn.Module):
         self.config = config
         self.settings = settings
         self.vit = parts.vit
-        offset = adjustment_offset(settings.prior, settings.adjustment)
-        self.register_buffer("offset", offset, persistent=False)
-        self.register_buffer("changed_offset", None, persistent=False)
         self.normalize = parts.normalize
         self.region_embed = parts.region_embed
         self.pool: Any = parts.pool
@@ -95,6 +95,8 @@ class RegionViT(nn.Module):
         middle = torch.full((self.layout.num_prefix, 2), config.img_size / 2)
         patches = grid_centres(config, self.patch_size, self.layout.grid)  # (N, 2)
         self.register_buffer("centres", torch.cat([middle, patches]), persistent=False)
+        self.register_buffer("offset", self._as_offset(settings.offset()), persistent=False)
+        self.register_buffer("changed_offset", None, persistent=False)
 
     @property
     def patch_origin(self) -> float:
@@ -261,31 +263,29 @@ class RegionViT(nn.Module):
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Returns logits (B, C) of a vector per face (B, D), or per expression (B, C, D)."""
-        pooled = self.vit.head_drop(self.vit.fc_norm(pooled))
-        logits: Tensor = self.vit.head(pooled)
+        logits = self.score(pooled)
         offset = self.offset if self.changed_offset is None else self.changed_offset
         if offset is not None:
             logits = logits + offset
         return logits
 
-    def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
-        """Adapts the probabilities to another prior (C,), and to the `possible` classes (C,).
+    def score(self, pooled: Tensor) -> Tensor:
+        """Returns logits before any offset is added; the argument is as for `classify`."""
+        logits: Tensor = self.vit.head(self.vit.head_drop(self.vit.fc_norm(pooled)))
+        return logits
 
-        Classes that are not possible get probability 0. Probabilities are divided by the training
-        prior and multiplied by the new prior (Saerens et al. 2002). Each call starts from the
-        trained network: None, with all classes possible, restores its probabilities.
+    def change_prior(self, prior: Sequence[float] | None, possible: Sequence[bool]) -> None:
+        """Adapts the probabilities to another prior and to the `possible` classes.
+
+        Arguments as for `ModelSettings.offset`. Each call starts from the trained network: None,
+        with all classes possible, restores its probabilities.
         """
-        if prior is None and all(possible):
-            self.changed_offset = None
-            return
-        device = self.centres.device
-        offset = torch.tensor(possible, device=device).float().log()
-        if prior is not None:
-            new_log, old_log = torch.tensor([prior, self.settings.prior], device=device).log()
-            offset = offset + self.settings.temperature * (new_log - old_log)
-        elif self.offset is not None:
-            offset = offset + self.offset
-        self.changed_offset = offset
+        self.changed_offset = None
+        if prior is not None or not all(possible):
+            self.changed_offset = self._as_offset(self.settings.offset(prior, possible))
+
+    def _as_offset(self, offset: Array | None) -> Tensor | None:
+        return None if offset is None else torch.from_numpy(offset).to(self.centres)
 
     def adjust(self, prior: Sequence[float], adjustment: float) -> None:
         """Sets the prior, and the strength with which its log is subtracted from the logits.
@@ -295,7 +295,7 @@ class RegionViT(nn.Module):
         """
         self.settings.prior = tuple(prior)
         self.settings.adjustment = adjustment
-        self.offset = adjustment_offset(prior, adjustment)
+        self.offset = self._as_offset(self.settings.offset())
         self.changed_offset = None
 
     def probabilities(self, logits: Tensor) -> Tensor:
@@ -321,26 +321,21 @@ class RegionViT(nn.Module):
 
 
 def share_tensors(net: RegionViT) -> RegionViT:
-    """Returns a copy of a network, with the same parameters and buffers in memory."""
+    """Returns a copy of a network, with the same parameters, buffers and settings in memory."""
     # `deepcopy` does not copy the objects in its memo
-    shared: dict[int, Any] = {}
+    shared: dict[int, Any] = {id(net.settings): net.settings}
     for tensor in chain(net.parameters(), net.buffers()):
         shared[id(tensor)] = tensor
     return deepcopy(net, shared)
 
 
-def adjustment_offset(prior: Sequence[float], strength: float) -> Tensor | None:
-    """Returns what a logit adjustment by a prior (C,) adds to logits (C,); None for strength 0.
-
-    Menon et al., "Long-tail learning via logit adjustment" (ICLR 2021).
-    """
-    if not strength:
-        return None
-    return -strength * torch.tensor(prior).log()
-
-
 def build_model(
-    config: RegionViTConfig, labels: Sequence[str], *, initialize: bool = True, **settings: Any
+    config: RegionViTConfig,
+    labels: Sequence[str],
+    *,
+    initialize: bool = True,
+    crop: CropSpec | None = None,
+    **settings: Any,
 ) -> RegionViT:
     """Builds a RegionViT.
 
@@ -349,12 +344,14 @@ def build_model(
         labels: The C expressions in the order of the logits. Empty: an encoder without classifier.
         initialize: Whether timm draws random weights for the blocks. A network that gets its
             weights from a file needs none.
+        crop: How a face becomes a crop, with the size and regions of `config`. None: by default.
         **settings: Further arguments of `ModelSettings`.
 
     Raises:
         FerVitError: As for `create_backbone`.
     """
-    return build_from_parts(config, ModelSettings(list(labels), **settings), initialize)
+    crop = crop or CropSpec(config.img_size, tuple(config.regions))
+    return build_from_parts(config, ModelSettings(list(labels), crop, **settings), initialize)
 
 
 def build_from_parts(

@@ -4,18 +4,15 @@
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import Faces, Pose
-from fer_vit.geometry import Array, Mask, apply, invert
+from fer_vit.geometry import Array, Float32Array, Mask, apply, invert
 
 BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
-LAPLACIAN = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
 
 # Errors of a Laplacian in units of the last digit of the largest grey level: the Laplacian adds up
 # eight grey levels, each rounded.
@@ -52,23 +49,39 @@ def head_angles(faces: Faces) -> Array:
     return angles
 
 
-def measure_blur(crops: Tensor) -> Tensor:
-    """Returns the blur (B,) of crops (B, C, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
+def measure_blur(grey: Float32Array) -> Array:
+    """Returns the blur (B,) of grey crops (B, S, S) in pixels of `BLUR_SIDE`; NaN without contrast.
 
     Blur is the fourth root of the variance of grey levels over the variance of their Laplacian
     (Pech-Pacheco et al. 2000), a length that does not depend on contrast. In a crop of one colour,
     the variance of the Laplacian is the rounding of floating-point numbers, and the blur is NaN. A
     gradient of 8 bits has a finite blur: its steps are edges, as weak as in a dark, blurred face.
     """
-    grey = F.interpolate(
-        crops.mean(1, keepdim=True), (BLUR_SIDE, BLUR_SIDE), mode="bilinear", antialias=True
-    )
-    edges = F.conv2d(grey, LAPLACIAN.to(grey)[None, None])
-    largest = grey.abs().amax((1, 2, 3))  # (B,)
-    rounding = LAPLACIAN_ERROR * torch.finfo(grey.dtype).eps * largest  # (B,)
-    variance = edges.var((1, 2, 3))  # (B,)
-    blur = (grey.var((1, 2, 3)) / variance) ** 0.25
-    return torch.where(variance > rounding**2, blur, torch.nan)
+    weights = _resampling(grey.shape[1], BLUR_SIDE)  # (BLUR_SIDE, S)
+    small = weights @ grey @ weights.T
+    edges = (
+        small[:, :-2, 1:-1] + small[:, 2:, 1:-1] + small[:, 1:-1, :-2] + small[:, 1:-1, 2:]
+    ) - 4 * small[:, 1:-1, 1:-1]
+    largest = abs(small).max((1, 2))  # (B,)
+    rounding = LAPLACIAN_ERROR * np.finfo(small.dtype).eps * largest  # (B,)
+    variance = edges.var((1, 2), ddof=1)  # (B,)
+    has_edges = variance > rounding**2
+    blur = np.full(len(grey), np.nan)
+    blur[has_edges] = (small.var((1, 2), ddof=1)[has_edges] / variance[has_edges]) ** 0.25
+    return blur
+
+
+@cache
+def _resampling(before: int, after: int) -> Float32Array:
+    """Returns the weights (after, before) of a linear interpolation of pixels.
+
+    A reduction averages the pixels under each new pixel with falling weights, so it does not alias.
+    """
+    scale = before / after
+    centres = scale * (np.arange(after) + 0.5)
+    distance = abs(np.arange(before) + 0.5 - centres[:, None]) / max(scale, 1)
+    weights = np.clip(1 - distance, 0, None)
+    return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)
 
 
 def regions_in_photo(faces: Faces) -> Mask:

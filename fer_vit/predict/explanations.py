@@ -6,12 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image as Pil
 from torch import Tensor
 
-from fer_vit.explain.methods import average_heat
+from fer_vit.engine.torch_engine import to_inputs
+from fer_vit.explain.methods import average_heat, explain
+from fer_vit.explain.trace import attention_views, trace
+from fer_vit.face.finder import Crops
 from fer_vit.faces import Face
+from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.plot import face_view, finish_figure, read_photo
+from fer_vit.report.draw import Attention
+
+FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +76,38 @@ class Explanations:
             face_view(face, read_photo(face)), attributed, self.regions
         )
         return finish_figure(figure, file)
+
+
+def explain_crops(
+    net: RegionViT, device: str, faces: Sequence[Face], crops: Crops, method: str
+) -> Explanations:
+    """Explains the predictions of a network for faces and their crops.
+
+    Raises FerVitError when the method is unknown.
+    """
+    chunks = []
+    for chunk in crops.split(FACES_EXPLAINED_AT_ONCE):
+        chunks.append(explain(net, *to_inputs(chunk, device), method))
+    return Explanations(
+        faces=faces,
+        labels=net.settings.labels,
+        regions=net.settings.crop.regions,
+        probabilities=torch.cat([chunk.probabilities for chunk in chunks]),
+        scores=torch.cat([chunk.scores for chunk in chunks]),
+        heat=torch.cat([chunk.heat for chunk in chunks]),
+        shares=torch.cat([chunk.shares for chunk in chunks]),
+    )
+
+
+def attend_crop(net: RegionViT, device: str, crops: Crops) -> Attention:
+    """Returns the attention of a network on the crop of one face."""
+    views = attention_views(trace(net, *to_inputs(crops, device)))
+    return Attention(
+        relations=_to_array(views.relations[0]),
+        output=_to_array(views.output[0]),
+        patches=_to_array(views.patches[0]),
+        distance=_to_array(views.distance[0]),
+    )
 
 
 def _to_array(values: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -11,11 +11,15 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import av
 import numpy as np
+from av.error import ExitError, FFmpegError
+from av.sidedata.sidedata import Type
+from av.stream import Disposition
+from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 from PIL import Image as Pil
 
-from fer_vit.extras import missing_extra
 from fer_vit.face.image import (
     UNREADABLE_VIDEO,
     ImageError,
@@ -28,15 +32,6 @@ from fer_vit.files import open_input
 from fer_vit.geometry import Image
 from fer_vit.predict.hdr import to_sdr
 from fer_vit.predict.shots import SMALL_HEIGHT, SMALL_WIDTH, number_shots
-
-try:
-    import av
-    from av.error import ExitError, FFmpegError
-    from av.sidedata.sidedata import Type
-    from av.stream import Disposition
-    from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
-except ModuleNotFoundError as missing:
-    raise missing_extra("Reading videos", "video") from missing
 
 # Containers that are read, with any suffix. Other containers, such as playlists, may name further
 # files and addresses to open.

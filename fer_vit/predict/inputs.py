@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pil, ImageOps
-from torch import Tensor
 
 from fer_vit.errors import FerVitError, printable
 from fer_vit.face.image import ImageError, reduce_depth, to_rgb
@@ -65,7 +64,7 @@ def as_sources(images: Images | Iterable[Images]) -> list[Source]:
         return [bytes(images)]
     if hasattr(images, "read"):
         return [_read_open(images)]
-    if isinstance(images, Tensor):
+    if type(images).__module__ == "torch":
         remedy = "Pass the `.numpy()` of a uint8 tensor (H, W, 3)"
     elif isinstance(images, Iterable):
         return [source for image in images for source in as_sources(image)]

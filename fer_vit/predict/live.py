@@ -13,8 +13,8 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from fer_vit.data.dataset import collate
 from fer_vit.errors import FerVitError
+from fer_vit.face.finder import stack_crops
 from fer_vit.face.image import ImageError, quiet_opencv
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
@@ -74,15 +74,14 @@ def recognize_frames(
     options = PhotoOptions()
     finder = make_finder(model.crop_spec, options)
     items = track_faces(finder, frames, PhotoInfo(name), options.detect_every)
-    classified = model.classify(_ready(items, model), [Path(name)], options.detector)
+    classified = model.classify(_ready(items), [Path(name)], options.detector)
     return smooth_faces(classified, options.smooth, LIVE)
 
 
-def _ready(items: Iterable[Item], model: Recognizer) -> Iterator[FoundFaces]:
+def _ready(items: Iterable[Item]) -> Iterator[FoundFaces]:
     """Yields the faces of each frame with a batch of their crops, or no batch if there are none."""
     for faces, crops in items:
-        batches = [collate(crops).ready(model.device)] if crops else []
-        yield FoundFaces(faces, batches)
+        yield FoundFaces(faces, [stack_crops(crops)] if crops else [])
 
 
 def public_source_name(source: str) -> str:

@@ -51,7 +51,7 @@ class Outputs(NamedTuple):
         if self.people:
             people.write(self.people, labels, self.overwrite, self.heads)
         if self.intervals:
-            from fer_vit.predict.frames import start_of  # not at the top: PyAV may not be installed
+            from fer_vit.predict.frames import start_of  # not at the top: photos need no PyAV
 
             people.end()
             starts = {path: start_of(Path(path)) for path in people.spans}

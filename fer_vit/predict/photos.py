@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 
 import fer_vit.face.image as image_file
-from fer_vit.data.dataset import Batch, Sample, collate
 from fer_vit.errors import FerVitError, check_number, check_positive, check_whole, for_reader
 from fer_vit.face.crop import warp
 from fer_vit.face.detectors import (
@@ -24,7 +23,7 @@ from fer_vit.face.detectors import (
     ChosenDetector,
     find_detector,
 )
-from fer_vit.face.finder import Crop, FaceFinder, FaceMode
+from fer_vit.face.finder import Crop, Crops, FaceFinder, FaceMode, stack_crops
 from fer_vit.face.headers import has_several_pages, is_animated
 from fer_vit.face.image import CRASHED, ImageError
 from fer_vit.faces import (
@@ -148,14 +147,14 @@ class Item(NamedTuple):
     """A photo or frame with its faces and their crops."""
 
     faces: Faces
-    crops: list[Sample]  # crops of the faces, in the same order
+    crops: list[Crop]  # crops of the faces, in the same order
 
 
 class PhotoBatch(NamedTuple):
     """Several photos or frames with their faces and the crops of these."""
 
     faces: Faces
-    crops: Batch | None  # crops of the faces, in the same order; None: there is no face
+    crops: Crops | None  # crops of the faces, in the same order; None: there is no face
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,30 +195,11 @@ class PhotoReader:
             status = FIRST_FRAME
         info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
         faces = replace(search.faces, infos=(info,))
-        return Item(faces, as_samples(crops, info.path))
+        return Item(faces, crops)
 
 
-def as_samples(crops: Iterable[Crop], path: str) -> list[Sample]:
-    """Converts the crops of a photo's faces to samples for a model."""
-    samples = []
-    for row, crop in enumerate(crops):
-        sample = Sample(
-            image=crop.image,
-            boxes=crop.boxes,
-            valid=crop.valid,
-            target=None,
-            row=row,
-            path=path,
-            to_crop=crop.to_crop,
-            targets={},
-        )
-        samples.append(sample)
-    return samples
-
-
-def crop_again(faces: Faces, image: Image) -> list[Sample]:
+def crop_again(faces: Faces, image: Image) -> list[Crop]:
     """Cuts the classified faces of one photo out of its image (H, W, 3) again."""
-    (info,) = faces.infos
     crops = []
     for row, to_crop in enumerate(faces.to_crop):
         crop = Crop(
@@ -229,7 +209,7 @@ def crop_again(faces: Faces, image: Image) -> list[Sample]:
             to_crop=to_crop,
         )
         crops.append(crop)
-    return as_samples(crops, info.path)
+    return crops
 
 
 class Reader(Protocol):
@@ -264,5 +244,5 @@ def read_batches(
 
 def _join_items(items: Sequence[Item]) -> PhotoBatch:
     faces = join_faces([item.faces for item in items])
-    samples = [sample for item in items for sample in item.crops]
-    return PhotoBatch(faces, collate(samples) if samples else None)
+    crops = [crop for item in items for crop in item.crops]
+    return PhotoBatch(faces, stack_crops(crops) if crops else None)

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
+from fer_vit.extras import needed_by
 from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.faces import Face, Faces
 from fer_vit.files import atomic_write
@@ -46,7 +47,7 @@ def _read_source(face: Face) -> Image:
         return decode_image(source)
     if face.frame is None:
         return read_image(source)
-    from fer_vit.predict.frames import read_frames  # not at the top: PyAV may not be installed
+    from fer_vit.predict.frames import read_frames  # not at the top: photos need no PyAV
 
     frame = next(read_frames(source, only={face.frame}), None)
     if frame is None:
@@ -73,7 +74,8 @@ def plot_face(face: Face, file: str | Path | None = None) -> Pil.Image:
         face: The face.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
+    with needed_by("A plot"):
+        from fer_vit.report import face_figures  # not at the top: it needs matplotlib
 
     figure = face_figures.prediction_figure(face_view(face, read_photo(face)))
     return finish_figure(figure, file)
@@ -90,7 +92,8 @@ def plot_attention(
         regions: The names of the R regions, in the order of the attention.
         file: Where to save the picture (.svg, .pdf or .png).
     """
-    from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
+    with needed_by("A plot"):
+        from fer_vit.report import face_figures  # not at the top: it needs matplotlib
 
     figure = face_figures.attention_figure(face_view(face, read_photo(face)), attention, regions)
     return finish_figure(figure, file)

@@ -4,16 +4,16 @@
 model is loaded.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
-from fer_vit.face.crop import CropSpec, crop_for
+from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
+from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import (
     PhotoBatch,
@@ -24,7 +24,7 @@ from fer_vit.predict.photos import (
 )
 from fer_vit.predict.stamps import StampedReader
 from fer_vit.processes import cores
-from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
+from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
 
 
 def read_sources(
@@ -56,7 +56,7 @@ def _read_run(
     processes = count_processes(options, len(indices), videos)
     reader: Reader = PhotoReader(sources, finder)
     if videos:
-        from fer_vit.predict.video import VideoReader  # not at the top: PyAV may not be installed
+        from fer_vit.predict.video import VideoReader  # not at the top: photos need no PyAV
 
         reader = VideoReader(sources, finder, options)
     if stamped:
@@ -110,7 +110,5 @@ def start_reading(
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:
         return None
-    settings = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    config = settings["config"]
-    spec = crop_for(config["img_size"], config["regions"], settings["align"], settings["template"])
+    spec = read_model_settings(read_config(folder, folder.name), folder.name).crop
     return Started(spec, read_sources(sources, make_finder(spec, options), options))

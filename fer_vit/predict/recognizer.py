@@ -4,28 +4,30 @@ Its stages find faces, classify them, and smooth their probabilities over time. 
 yields photos and frames one after another; sinks, such as tables, take the results.
 """
 
+import hashlib
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image as Pil
-from torch import Tensor, nn
 from tqdm import tqdm
 
-import fer_vit.explain.methods as methods
 from fer_vit.conformal import Thresholds
-from fer_vit.data.dataset import Batch, collate
+from fer_vit.engine.choice import Opened, Precision, open_model, open_network
+from fer_vit.engine.decode import Predictions, decode
+from fer_vit.engine.protocol import Calibration
 from fer_vit.errors import FerVitError, short
-from fer_vit.explain.trace import attention_views, trace
-from fer_vit.face.crop import check_regions, crop_for
+from fer_vit.extras import missing_extra
+from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
-from fer_vit.face.finder import FaceMode
+from fer_vit.face.finder import Crops, FaceMode, stack_crops
 from fer_vit.faces import (
     Face,
     Faces,
@@ -37,53 +39,42 @@ from fer_vit.faces import (
     join_faces,
     no_faces,
 )
-from fer_vit.geometry import Array, Float32Array, rotation
-from fer_vit.heads import EXPRESSION, target_column, values_in_photo
+from fer_vit.geometry import Array, Float32Array
+from fer_vit.heads import EXPRESSION, target_column
 from fer_vit.labels import read_prior
-from fer_vit.losses import decode
-from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.region_vit import RegionViT, share_tensors
-from fer_vit.model.tokens import Tokens
 from fer_vit.predict.computed import head_angles, measure_blur, pose_source, regions_in_photo
-from fer_vit.predict.explanations import Explanations
 from fer_vit.predict.inputs import Images, as_sources, is_video
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.results import FaceResults, as_results, report_photos, table
 from fer_vit.predict.smoothing import smooth_faces
-from fer_vit.predict.threads import compute_in_forks, few_threads
 from fer_vit.report.draw import Attention
-from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.times import Time
 from fer_vit.version import __version__
-from fer_vit.wording import fill_docstring
+
+if TYPE_CHECKING:
+    import torch
+
+    from fer_vit.model.region_vit import RegionViT
+    from fer_vit.predict.explanations import Explanations
 
 FACES_PER_PASS = 64  # faces in one forward pass
-FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
 
 
 class FoundFaces(NamedTuple):
     """Photos or frames with their faces."""
 
     faces: Faces
-    batches: list[Batch]  # crops of the faces for the network, in the same order
-
-
-class Predictions(NamedTuple):
-    """What a model predicts for B faces."""
-
-    probabilities: Array  # (B, C), the probability of each expression
-    # (B, K), the outputs of further heads, in the photo and in the order of `Recognizer.outputs`
-    outputs: Array
-    features: Float32Array  # (B, D), the input of the classifier
+    batches: list[Crops]  # crops of the faces for the network, in the same order
 
 
 def load(
-    model: str | Path | RegionViT | None = None,
-    device: str | torch.device | None = None,
+    model: "str | Path | RegionViT | None" = None,
+    device: "str | torch.device | None" = None,
     *,
+    precision: Precision = "float32",
     revision: str | None = None,
     token: str | bool | None = None,
     prior: str | Path | Mapping[str, float] | None = None,
@@ -92,6 +83,9 @@ def load(
 ) -> "Recognizer":
     """Loads a trained model.
 
+    PyTorch computes on a GPU, and for a checkpoint or a folder without model.onnx. Otherwise ONNX
+    Runtime computes, and PyTorch is not imported.
+
     Raises FerVitError when there is no such model or device, or the model's files are damaged.
 
     Args:
@@ -99,70 +93,108 @@ def load(
             folder, "user/name" on the Hugging Face hub, or a network in memory. None: the default
             model.
         device: Where to compute, for example "cpu" or "cuda:1". None or "auto": an NVIDIA or Apple
-            GPU if there is one.
+            GPU if PyTorch is installed and finds one.
+        precision: "float32", or "int8" for a model with the file model.int8.onnx, which computes
+            twice as fast on the CPU.
         revision: Branch, tag or commit on the hub.
         token: Access token for a private repository on the hub. None: the token of your login.
         prior: See `Recognizer.change_prior`.
         classes: See `Recognizer.change_prior`.
         name: The name of a network in memory, for tables. None: no name.
     """
-    if isinstance(model, RegionViT):
-        recognizer = Recognizer(model, name or "")
-    elif model is not None and not isinstance(model, str | os.PathLike):
+    place = "auto" if device is None else str(device)
+    if model is None or isinstance(model, str | os.PathLike):
+        path = DEFAULT_MODEL if model is None else model
+        opened = open_model(path, place, precision, revision=revision, token=token)
+        recognizer = Recognizer(opened, str(path))
+    elif _is_network(model):
+        if precision != "float32":
+            raise FerVitError(f"A network in memory computes in float32, not in {precision}.")
+        recognizer = Recognizer(open_network(model, place), name or "")
+    else:
         raise FerVitError(
             f"Expected a model's name, its path or a RegionViT, but got a {type(model).__name__}."
         )
-    else:
-        net = load_network(model, revision=revision, token=token)
-        recognizer = Recognizer(net, str(model or DEFAULT_MODEL))
     if prior is not None or classes:
         recognizer.change_prior(prior, classes)
-    if device in (None, "auto"):
-        device = _best_device()
-    try:
-        # On torch's device for shapes, weights would be lost.
-        if torch.device(device).type == "meta":
-            raise RuntimeError("it computes nothing")
-        recognizer.to(device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise FerVitError(
-            f"Expected an available device, for example cpu, but got {device} ({reason})."
-        ) from error
-    use_fused_attention(
-        recognizer.net, fused_is_faster(recognizer.device, recognizer.net.layout.num_tokens)
-    )
     return recognizer
 
 
-class Recognizer(nn.Module):
-    """A RegionViT with cropping, labels and calibrated probabilities."""
+def load_torch(
+    model: "str | Path | RegionViT | None" = None,
+    device: str | None = None,
+    name: str | None = None,
+) -> "Recognizer":
+    """Loads a model that PyTorch computes, for commands that need its network.
 
-    def __init__(self, net: RegionViT, name: str = "") -> None:
-        super().__init__()
-        check_regions(net.config.regions)
-        compute_in_forks()
-        self.net = net
-        self.name = name  # the name or path of the model
-        self.eval()
-        self.labels = net.settings.labels  # the C expressions in the order of the probabilities
-        self.conditions: dict[str, str] = {}  # `prior` and `classes` if they were changed
-        self.crop_spec = crop_for(
-            net.config.img_size, net.config.regions, net.settings.align, net.settings.template
-        )
+    Arguments and errors as for `load`; `name` is also that of a file or folder.
+    """
+    if model is None or isinstance(model, str | os.PathLike):
+        from fer_vit.store.folder import load_network  # not at the top: it imports torch
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        compute_in_forks()  # `__init__` is not called for a copy from another process
+        name = name or str(model or DEFAULT_MODEL)
+        model = load_network(model)
+    return load(model, device, name=name)
 
-    def train(self, mode: bool = True) -> Self:
-        """Does nothing: with dropout, as in training, predictions would be random."""
-        return super().train(False)
+
+def _is_network(model: object) -> bool:
+    """Returns whether an object is a RegionViT. PyTorch is not imported for another object."""
+    if "torch" not in sys.modules:
+        return False
+    from fer_vit.model.region_vit import RegionViT
+
+    return isinstance(model, RegionViT)
+
+
+class Recognizer:
+    """A trained model with cropping, labels and calibrated probabilities; `load` returns one.
+
+    Attributes:
+        engine: What computes the network.
+        settings: What prediction needs besides the network.
+        name: The name or path of the model.
+        labels: The C expressions in the order of the probabilities.
+        conditions: `prior` and `classes` if they were changed.
+    """
+
+    def __init__(self, opened: Opened, name: str = "") -> None:
+        self.engine, self.settings, self._folder, self._net = opened
+        check_regions(self.settings.crop.regions)
+        self.name = name
+        self.labels = self.settings.labels
+        self.conditions: dict[str, str] = {}
+        self._frequencies: list[float] | None = None
+        self._possible = [True] * len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<Recognizer {self.name}: {type(self.engine).__name__} on {self.device}>"
 
     @property
-    def device(self) -> torch.device:
-        """Where the model computes."""
-        return next(self.parameters()).device
+    def net(self) -> "RegionViT":
+        """The network in torch, which explanations need. It is loaded when it is needed first.
+
+        Raises FerVitError when PyTorch is not installed, or the folder has no weights for it.
+        """
+        if self._net is None:
+            if find_spec("torch") is None:
+                raise missing_extra("An explanation", "torch")
+            # not at the top: PyTorch may be missing
+            from fer_vit.store.folder import load_network
+
+            self._net = load_network(self._folder)
+            self._net.settings = self.settings
+            self._net.change_prior(self._frequencies, self._possible)
+        return self._net
+
+    @property
+    def crop_spec(self) -> CropSpec:
+        """How a face becomes the input of the network."""
+        return self.settings.crop
+
+    @property
+    def device(self) -> str:
+        """Where the model computes, in torch's words."""
+        return self.engine.device
 
     def origin(self, detector: ChosenDetector = DEFAULT_DETECTOR) -> Origin:
         """Returns what each row of a table records: model, detector, version and today's date."""
@@ -185,7 +217,7 @@ class Recognizer(nn.Module):
         empty: all labels are possible. Raises FerVitError when the arguments do not fit the model,
         or the model does not contain the class frequencies of its training faces.
         """
-        labels = self.net.settings.labels
+        labels = self.labels
         classes = [classes] if isinstance(classes, str) else classes
         unknown = set(classes).difference(labels)
         if unknown:
@@ -196,7 +228,7 @@ class Recognizer(nn.Module):
         conditions = {"classes": ", ".join(possible)} if classes else {}
         frequencies = None
         if prior is not None:
-            if not self.net.settings.prior:
+            if not self.settings.prior:
                 command = "fer-vit export FOLDER --checkpoint MODEL --calibrate MANIFEST"
                 remedy = f"Write it again: `{command}`."
                 raise FerVitError(
@@ -208,35 +240,40 @@ class Recognizer(nn.Module):
                 f"{label} {value:.3g}" for label, value in by_label.items()
             )
             frequencies = [by_label.get(label, 0.0) for label in labels]
-        # The network is not changed, because other code may use it, too.
-        net = share_tensors(self.net)
-        net.change_prior(frequencies, [label in possible for label in labels])
-        self.net = net
+        self._frequencies = frequencies
+        self._possible = [label in possible for label in labels]
         self.conditions = conditions
+        if self._net is not None:
+            from fer_vit.model.region_vit import share_tensors  # not at the top: it imports torch
 
-    def forward(
-        self, image: Tensor, boxes: Tensor | None = None, valid: Tensor | None = None
-    ) -> Tensor:
-        """Returns probabilities (B, C); arguments as for `RegionViT`."""
-        return self.net.probabilities(self.net.logits(image, boxes, valid))
+            # The network is not changed, because other code may use it, too.
+            self._net = share_tensors(self._net)
+            self._net.change_prior(self._frequencies, self._possible)
+
+    @property
+    def _calibration(self) -> Calibration:
+        """The temperature and the thresholds for this engine."""
+        settings = self.settings
+        return self.engine.calibration or Calibration(settings.temperature, settings.thresholds)
 
     @property
     def thresholds(self) -> Thresholds:
         """The thresholds of prediction sets; empty without a calibration for the current prior."""
-        return {} if self.conditions else self.net.settings.thresholds
+        return {} if self.conditions else self._calibration.thresholds
 
-    @torch.inference_mode()
-    def read(self, batch: Batch) -> Predictions:
-        """Returns what all heads predict for the faces of a batch from `Batch.ready`."""
-        tokens = self.net.encode(self.net.tokenize(batch.image, batch.boxes, batch.valid))
-        pooled = self.net.pool(tokens).x  # (B, D), or (B, C, D)
-        features = pooled.float().reshape(len(pooled), -1, pooled.shape[-1]).mean(1)  # (B, D)
-        probabilities = self.net.probabilities(self.net.classify(pooled))  # (B, C)
-        return Predictions(
-            probabilities=probabilities.double().cpu().numpy(),
-            outputs=self._read_heads(tokens, batch),
-            features=features.cpu().numpy(),
-        )
+    @property
+    def fingerprint(self) -> str:
+        """The hash of the weights and settings for prediction; kinds of engines have the same."""
+        facts = (self.settings, self.engine.calibration, self.conditions, self.engine.fingerprint)
+        return hashlib.sha256(str(facts).encode()).hexdigest()[:16]
+
+    def read(self, crops: Crops) -> Predictions:
+        """Returns what all heads predict for one or more crops."""
+        temperature = self._calibration.temperature
+        settings = replace(self.settings, temperature=temperature)
+        possible = [] if all(self._possible) else self._possible
+        offset = settings.offset(self._frequencies, possible)
+        return decode(self.engine.run(crops), crops.to_crop, settings, offset)
 
     def predict(
         self,
@@ -336,15 +373,16 @@ class Recognizer(nn.Module):
         infos = tuple(replace(info, path=paths[info.index]) for info in faces.infos)
         return table(replace(faces, infos=infos))
 
-    @fill_docstring(METHODS=methods.METHODS_HELP)
-    def explain(self, faces: Face | Faces | Sequence[Face], method: str = "pixels") -> Explanations:
+    def explain(
+        self, faces: Face | Faces | Sequence[Face], method: str = "pixels"
+    ) -> "Explanations":
         """Explains the predictions of this model, also for faces of another process.
 
-        `model.explain(faces).plot()` draws the first face.
+        `model.explain(faces).plot()` draws the first face. Explanations need PyTorch.
 
         Args:
             faces: A face, or N faces; their photos are read again.
-            method: The method, as for `fer-vit visualize`. {METHODS}.
+            method: The method, as for `fer-vit visualize`.
 
         Returns:
             The attributions: `heat` (N, S, S) of the pixels, `shares` (N, R) of the regions, and a
@@ -352,25 +390,17 @@ class Recognizer(nn.Module):
 
         Raises:
             ImageError: A photo can no longer be read.
-            FerVitError: The method is unknown, the faces were cropped for another model, or there
-                are none.
+            FerVitError: The method is unknown, the faces were cropped for another model, there
+                are none, or PyTorch is not installed.
         """
         faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
-        chunks = []
-        for batch in self._make_batch(faces).split(FACES_EXPLAINED_AT_ONCE):
-            chunk = methods.explain(self.net, batch.image, batch.boxes, batch.valid, method)
-            chunks.append(chunk)
-        return Explanations(
-            faces=list(faces),
-            labels=self.labels,
-            regions=self.crop_spec.regions,
-            probabilities=torch.cat([chunk.probabilities for chunk in chunks]),
-            scores=torch.cat([chunk.scores for chunk in chunks]),
-            heat=torch.cat([chunk.heat for chunk in chunks]),
-            shares=torch.cat([chunk.shares for chunk in chunks]),
-        )
+        crops = self._crop_again(faces)
+        net = self.net
+        from fer_vit.predict.explanations import explain_crops  # not at the top: it imports torch
+
+        return explain_crops(net, self.device, list(faces), crops, method)
 
     def attend(self, face: Face) -> Attention:
         """Returns the attention of this model on a face, whose photo is read again."""
@@ -378,14 +408,11 @@ class Recognizer(nn.Module):
             raise FerVitError(
                 f"Expected one face, such as `faces[0]`, but got a {type(face).__name__}."
             )
-        batch = self._make_batch(face.alone)
-        views = attention_views(trace(self.net, batch.image, batch.boxes, batch.valid))
-        return Attention(
-            relations=views.relations[0].double().cpu().numpy(),
-            output=views.output[0].double().cpu().numpy(),
-            patches=views.patches[0].double().cpu().numpy(),
-            distance=views.distance[0].double().cpu().numpy(),
-        )
+        crops = self._crop_again(face.alone)
+        net = self.net
+        from fer_vit.predict.explanations import attend_crop  # not at the top: it imports torch
+
+        return attend_crop(net, self.device, crops)
 
     def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
         """Draws the attention between the regions of a face, and from them to the output.
@@ -396,8 +423,8 @@ class Recognizer(nn.Module):
         """
         return plot_attention(face, self.attend(face), self.crop_spec.regions, file)
 
-    def _make_batch(self, faces: Faces) -> Batch:
-        """Reads the photos of faces again; returns the crops of the faces for the network."""
+    def _crop_again(self, faces: Faces) -> Crops:
+        """Reads the photos of faces again; returns the crops of the faces."""
         scheme = faces.scheme
         spec = self.crop_spec
         compared = {
@@ -412,11 +439,11 @@ class Recognizer(nn.Module):
                 "Expected faces that were cropped for this model, but got crops with another "
                 f"{', '.join(different)}. Predict the photos with this model."
             )
-        samples = []
+        crops = []
         for photo in faces.photos():
             if len(photo.faces):
-                samples += crop_again(photo.faces, read_photo(photo.faces[0]))
-        return collate(samples).ready(self.device)
+                crops += crop_again(photo.faces, read_photo(photo.faces[0]))
+        return stack_crops(crops)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the faces that `predict` finds with these arguments."""
@@ -475,7 +502,7 @@ class Recognizer(nn.Module):
         options: PhotoOptions,
         started: Started | None = None,
     ) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `forward`.
+        """Yields photos and frames, in order, with their faces in batches for `read`.
 
         A progress bar is shown. `started` is a reading of the same sources that began earlier; it
         is not used if it has crops for another model.
@@ -491,7 +518,7 @@ class Recognizer(nn.Module):
                 # A photo may contain hundreds of faces, and recorded attention grows with their
                 # number.
                 chunks = crops.split(FACES_PER_PASS) if crops else []
-                yield FoundFaces(faces, [chunk.ready(self.device) for chunk in chunks])
+                yield FoundFaces(faces, [*chunks])
                 bar.update(len(faces.infos))
 
     def classify(
@@ -508,11 +535,8 @@ class Recognizer(nn.Module):
                 yield as_results(no_faces(infos, scheme))
                 continue
             columns_of_batches: list[dict[str, Array]] = []
-            with few_threads(len(faces)):
-                for batch in batches:
-                    columns_of_batches.append(
-                        self.read(batch)._asdict() | self._crop_columns(batch)
-                    )
+            for batch in batches:
+                columns_of_batches.append(self.read(batch)._asdict() | self._crop_columns(batch))
             columns: dict[str, Any] = {}
             for name in columns_of_batches[0]:
                 columns[name] = np.concatenate([batch[name] for batch in columns_of_batches])
@@ -526,38 +550,28 @@ class Recognizer(nn.Module):
             )
             yield as_results(classified)
 
-    def _crop_columns(self, batch: Batch) -> dict[str, Array]:
+    def _crop_columns(self, crops: Crops) -> dict[str, Array]:
         """Returns the attributes of `Faces` that B crops have without the network, by name."""
-        valid = batch.valid.cpu().numpy()
+        takes_regions = self.engine.takes_regions
         return {
-            "blur": measure_blur(batch.image).double().cpu().numpy(),
-            "to_crop": batch.to_crop.double().cpu().numpy(),
-            "boxes": batch.boxes.double().cpu().numpy(),
-            "visible": valid if self.net.layout.num_regions else np.zeros_like(valid),
+            "blur": measure_blur(crops.image.mean(3, dtype=np.float32) / np.float32(255)),
+            "to_crop": crops.to_crop.astype(float),
+            "boxes": crops.boxes.astype(float),
+            "visible": crops.valid if takes_regions else np.zeros_like(crops.valid),
         }
-
-    def _read_heads(self, tokens: Tokens, batch: Batch) -> Array:
-        """Returns the values (B, K) of further heads; roll is in the photo, not in the crop."""
-        degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])  # (B,)
-        values = [np.zeros((len(degrees), 0))]  # the result for a model without further heads
-        for head, names in self.net.settings.outputs.items():
-            raw = self.net.heads[head](tokens).float()  # (B, K) of this head
-            decoded = decode(head, raw).double().cpu().numpy()
-            values.append(values_in_photo(head, names, decoded, degrees))
-        return np.concatenate(values, axis=1)
 
     @property
     def outputs(self) -> list[str]:
         """The columns of the outputs of further heads; each head has one or more outputs."""
         columns = []
-        for head, names in self.net.settings.outputs.items():
+        for head, names in self.settings.outputs.items():
             columns += [target_column(head, name) for name in names]
         return columns
 
     @property
     def heads(self) -> list[str]:
         """The names of the heads: the expression, the pose, and further heads."""
-        return list_head_names(self.net.settings.outputs)
+        return list_head_names(self.settings.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns the scheme of the faces that this model and a detector predict."""
@@ -568,20 +582,11 @@ class Recognizer(nn.Module):
             crop_size=self.crop_spec.size,
             align=self.crop_spec.align,
             template=self.crop_spec.template,
-            features=self.net.vit.embed_dim,
+            features=self.engine.width,
             thresholds=self.thresholds,
             sure_score=find_detector(detector).sure_score,
             origin=self.origin(detector),
         )
-
-
-def _best_device() -> str:
-    """Returns the name of a GPU if there is one, else of the CPU."""
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
 
 
 def list_head_names(further: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, overload
 from PIL import Image as Pil
 
 from fer_vit.errors import ImageError
+from fer_vit.extras import is_installed
 from fer_vit.faces import ARRAYS, READ_STATUSES, Face, Faces, PhotoInfo, collect_faces
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
@@ -47,7 +48,8 @@ class FaceResult(Face):
         return read_photo(self)
 
     def _repr_png_(self) -> bytes | None:
-        return self.plot()._repr_png_()
+        # Without a picture, a notebook shows the text of the face.
+        return self.plot()._repr_png_() if is_installed("figures") else None
 
 
 class FaceResults(Faces):

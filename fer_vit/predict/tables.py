@@ -3,7 +3,6 @@
 A later run completes a folder.
 """
 
-import hashlib
 import json
 import os
 from collections import Counter
@@ -17,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from fer_vit.data.shards import shard_name
 from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
 from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.listing import system_entry
+from fer_vit.numbered import numbered_name
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
@@ -36,6 +35,7 @@ from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import INPUTS_KEY, read_facts, write_fields
 from fer_vit.tables.expressions import LABELS_FACT
+from fer_vit.tables.parts import PART
 from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
@@ -93,7 +93,7 @@ def predict_table(
     )
     outputs.write_people(written.people, model.labels)
     if outputs.copy:
-        # not at the top: PyAV may not be installed
+        # not at the top: photos need no PyAV
         from fer_vit.predict.annotate import annotate_video
 
         video, path = outputs.copy
@@ -179,7 +179,7 @@ def predict_folder(
 def _folder_facts(model: Recognizer, options: PhotoOptions, outputs: Outputs) -> dict[str, str]:
     """Returns the facts that are recorded in all tables of a folder, and must be equal."""
     facts = prediction_facts(model, options)
-    facts["fingerprint"] = fingerprint(model)
+    facts["fingerprint"] = model.fingerprint
     if outputs.min_confidence:
         facts["min_confidence"] = str(outputs.min_confidence)
     if outputs.heads:
@@ -197,7 +197,7 @@ def plan_tables(folder: Path, images: Sequence[Path], part_size: int) -> dict[Pa
             chunks.append(chunk)
     plan = {}
     for index, chunk in enumerate(chunks):
-        plan[folder / shard_name("part", index, len(chunks))] = chunk
+        plan[folder / numbered_name(PART, index, len(chunks))] = chunk
     return plan
 
 
@@ -338,15 +338,6 @@ def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]
     for name, value in options.changed().items():
         facts[name] = str(value)
     return facts
-
-
-def fingerprint(model: Recognizer) -> str:
-    """Returns 16 characters of the hash of a model's weights and settings for prediction."""
-    net = model.net
-    digest = hashlib.sha256(str((net.config, net.settings, model.conditions)).encode())
-    for name, tensor in sorted(net.state_dict().items()):
-        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 class Counts:

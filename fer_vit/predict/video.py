@@ -20,7 +20,7 @@ from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.inputs import source_name
-from fer_vit.predict.photos import Item, PhotoOptions, as_samples
+from fer_vit.predict.photos import Item, PhotoOptions
 from fer_vit.processes import read_ahead
 
 FRAMES_AHEAD = 3  # most frames that are decoded before they are needed
@@ -105,7 +105,7 @@ def track_faces(
             size=(width, height),
         )
         crops = finder.crop(frame.image, faces)
-        yield Item(replace(faces, infos=(info,)), as_samples(crops, info.path))
+        yield Item(replace(faces, infos=(info,)), crops)
 
 
 def _faces_of_frames(

@@ -1,16 +1,17 @@
 """Finds a font that has the characters of labels and file names, in any script.
 
 Pillow's own font has only ASCII. Other text needs a font of matplotlib or of the system:
-`matplotlib.font_manager` lists both.
+`matplotlib.font_manager` lists both, if the extra `figures` is installed.
 """
 
 import logging
 import unicodedata
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from PIL import ImageFont
+
+from fer_vit.extras import install_command, is_installed
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -46,16 +47,14 @@ def drawable(text: str) -> str:
     """
     characters = drawn_characters(text)
     file = find_font(characters)
-    if file is None:
-        return text
-    missing = {char for char in characters if ord(char) not in characters_of(file.path)}
+    known = PILLOW_CHARACTERS if file is None else characters_of(file.path)
+    missing = characters - known
     new = missing - REPORTED_CHARACTERS
     if new:
         REPORTED_CHARACTERS.update(new)
         LOGGER.warning(
-            f"No font of this machine has {''.join(sorted(new))} beside the rest of its text: "
-            f"pictures show {REPLACEMENT} instead. Install a font of this script, for example one "
-            "of Noto Sans. Tables and pages are complete."
+            f"No font has {''.join(sorted(new))} beside the rest of its text: "
+            f"pictures show {REPLACEMENT} instead. {_remedy()} Tables and pages are complete."
         )
     return "".join(REPLACEMENT if char in missing else char for char in text)
 
@@ -76,27 +75,33 @@ def _load_font(file: FontFile | None, size: int) -> ImageFont.FreeTypeFont | Ima
     return ImageFont.truetype(file.path, size)
 
 
+def _remedy() -> str:
+    """Returns what gives pictures the characters that no font has."""
+    if is_installed("figures"):
+        return "Install a font of this script, for example one of Noto Sans."
+    return f"To use the fonts of this machine: {install_command('figures')}."
+
+
 @lru_cache(maxsize=1024)
 def find_font(characters: frozenset[str]) -> FontFile | None:
     """Returns the first font that has the given characters, or else the standard font.
 
-    None: Pillow's own font has them.
+    None: Pillow's own font has them, or it is the only one.
     """
-    if characters <= PILLOW_CHARACTERS:
-        return None
-    code_points = set(map(ord, characters))
-    standard, *others = font_files()
-    for file in (standard, *others):
-        if code_points <= characters_of(file.path):
+    files = () if characters <= PILLOW_CHARACTERS else font_files()
+    for file in files:
+        if characters <= characters_of(file.path):
             return file
-    return standard
+    return files[0] if files else None
 
 
-def font_files() -> Iterator[FontFile]:
-    """Yields upright fonts of normal weight, starting with `STANDARD_FONT`.
+def font_files() -> tuple[FontFile, ...]:
+    """Returns upright fonts of normal weight, starting with `STANDARD_FONT`.
 
-    Fonts without serifs follow, then the other fonts.
+    Fonts without serifs follow, then the other fonts. Without matplotlib, there is none.
     """
+    if not is_installed("figures"):
+        return ()
     # not at the top: the import takes time, and few labels need it
     from matplotlib.font_manager import fontManager
 
@@ -113,16 +118,15 @@ def font_files() -> Iterator[FontFile]:
             entry.fname,
         )
     )
-    for entry in entries:
-        yield FontFile(entry.name, entry.fname)
+    return tuple(FontFile(entry.name, entry.fname) for entry in entries)
 
 
 @cache
-def characters_of(path: str) -> frozenset[int]:
-    """Returns the code points of a font; none if the file has been removed or is damaged."""
+def characters_of(path: str) -> frozenset[str]:
+    """Returns the characters of a font; none if the file has been removed or is damaged."""
     from matplotlib.font_manager import get_font
 
     try:
-        return frozenset(get_font(path).get_charmap())
+        return frozenset(map(chr, get_font(path).get_charmap()))
     except (OSError, RuntimeError):
         return frozenset()

@@ -39,6 +39,7 @@ _ENVIRONMENT = Environment(
     autoescape=True,
     finalize=_printable_text,
     trim_blocks=True,
+    lstrip_blocks=True,
     undefined=StrictUndefined,
 )
 _ENVIRONMENT.policies["json.dumps_function"] = json_text  # for the filter `tojson`

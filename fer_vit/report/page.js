@@ -1,14 +1,16 @@
 /* The gallery of faces with its filter, and one face, large. */
-const INLINE = 3;  // faces, at most, that are shown with all details instead of in a gallery
+const INLINE = 3; // faces, at most, that are shown with all details instead of in a gallery
 const form = document.querySelector('.filter');
 const gallery = document.querySelector('.gallery');
 const dialog = document.querySelector('dialog');
 const inline = faces.length <= INLINE;
-const runs = new Map();  // the last smoothed expression by person
+const runs = new Map(); // the last smoothed expression by person
 
 /* Whether the photo of a face has further faces. */
-const shared = number => [faces[number - 1], faces[number + 1]].some(near =>
-  near !== undefined && near.name === faces[number].name && near.track === null);
+const shared = number =>
+  [faces[number - 1], faces[number + 1]].some(
+    near => near !== undefined && near.name === faces[number].name && near.track === null,
+  );
 
 /* The gallery: built once, then only hidden, shown and sorted. Of a person in a clip it has the changes of expression. */
 function makeCard(face, number) {
@@ -16,18 +18,45 @@ function makeCard(face, number) {
   const {shares} = face.targets[0];
   const top = shares.indexOf(Math.max(...shares));
   const photo = element('img', {
-    src: face.image, alt: '', width: face.size[0], height: face.size[1], loading: 'lazy', decoding: 'async',
+    src: face.image,
+    alt: '',
+    width: face.size[0],
+    height: face.size[1],
+    loading: 'lazy',
+    decoding: 'async',
   });
   // A page that was sent without its folder has the pictures of its first faces inside.
-  photo.addEventListener('error', () => { photo.src = pictures(face).photo; }, {once: true});
-  const card = element('button', {type: 'button', class: 'card', title: face.name}, photo,
-    element('span', {class: 'label'}, element('b', {}, labels[label]), ` ${probability(face.probabilities[label])}`),
-    element('bdi', {class: 'name'}, file(face.name)));
+  photo.addEventListener(
+    'error',
+    () => {
+      photo.src = pictures(face).photo;
+    },
+    {once: true},
+  );
+  const card = element(
+    'button',
+    {type: 'button', class: 'card', title: face.name},
+    photo,
+    element(
+      'span',
+      {class: 'label'},
+      element('b', {}, labels[label]),
+      ` ${probability(face.probabilities[label])}`,
+    ),
+    element('bdi', {class: 'name'}, file(face.name)),
+  );
   if (face.track !== null || shared(number)) card.append(element('span', {class: 'where'}, face.where));
   if (face.track !== null) card.append(element('span', {class: 'top'}, `smoothed: ${labels[face.smoothed]}`));
-  if (shares[top] > 0) card.append(element('span', {class: 'top'}, `mainly ${regions[top]} ${signedPercent(shares[top])}`));
+  if (shares[top] > 0)
+    card.append(element('span', {class: 'top'}, `mainly ${regions[top]} ${signedPercent(shares[top])}`));
   for (const text of face.warnings) card.append(element('span', {class: 'flag'}, text));
-  card.addEventListener('click', () => openFace(number, () => shown, () => cards[current].card));
+  card.addEventListener('click', () =>
+    openFace(
+      number,
+      () => shown,
+      () => cards[current].card,
+    ),
+  );
   gallery.append(card);
   const person = `${face.track} ${face.name}`;
   const same = face.track !== null && runs.get(person) === face.smoothed;
@@ -84,19 +113,25 @@ form.addEventListener('input', filterFromTop);
 document.querySelector('.none button').addEventListener('click', () => {
   form.reset();
   filterFromTop();
-  form.text.focus();  // the button is hidden
+  form.text.focus(); // the button is hidden
 });
 form.addEventListener('submit', event => event.preventDefault());
 
 /* Photos with several faces. */
-const starts = [...faces.keys()].filter(n => faces[n + 1]?.index === 1 && faces[n + 1].box && faces[n].box &&
-  faces[n].index === 0 && faces[n].name === faces[n + 1].name);
+const starts = [...faces.keys()].filter(
+  n =>
+    faces[n + 1]?.index === 1 &&
+    faces[n + 1].box &&
+    faces[n].box &&
+    faces[n].index === 0 &&
+    faces[n].name === faces[n + 1].name,
+);
 const groups = starts.map(makeGroup);
 
 /* One face, large. */
 let current = 0;
-let line;  // what the arrows walk along
-let back;  // where the focus goes in the end
+let line; // what the arrows walk along
+let back; // where the focus goes in the end
 const large = makePanel();
 dialog.prepend(large);
 large.prepend(dialog.querySelector('nav'));
@@ -105,8 +140,8 @@ large.prepend(dialog.querySelector('nav'));
    the browser's history, with the state OPENED: Back closes the face, and so does Close, which goes back to the page. */
 const ADDRESS = /^#face-(\d+)$/;
 const OPENED = 'opened';
-let leaving = false;  // whether the browser is on its way back from the entry of a closed face
-let isLeft = false;  // whether the browser has left the entry of the face that closes now
+let leaving = false; // whether the browser is on its way back from the entry of a closed face
+let isLeft = false; // whether the browser has left the entry of the face that closes now
 
 function openFace(number, along, home) {
   line = along;
@@ -127,7 +162,7 @@ function writeAddress() {
     history.replaceState(history.state, '', address);
     return;
   }
-  history.scrollRestoration = 'manual';  // Back must not scroll away from the card that has the focus
+  history.scrollRestoration = 'manual'; // Back must not scroll away from the card that has the focus
   history.pushState(OPENED, '', address);
 }
 
@@ -146,7 +181,7 @@ function leaveAddress() {
 function onEntry() {
   const reopened = leaving && dialog.open;
   leaving = false;
-  history.scrollRestoration = 'auto';  // when the page is loaded again
+  history.scrollRestoration = 'auto'; // when the page is loaded again
   if (reopened) writeAddress();
   else followAddress();
 }
@@ -174,31 +209,33 @@ function step(by, from = current) {
   if (when.person !== person) {
     when.person = person;
     when.timeline = person && timeline(person);
-    when.replaceChildren(...person ? [expressionKey(), when.timeline] : []);
+    when.replaceChildren(...(person ? [expressionKey(), when.timeline] : []));
   }
   when.timeline?.place(current);
   if (!dialog.open) {
     dialog.showModal();
-    dialog.querySelector('.close').focus();  // `autofocus` would act when a frame loads
+    dialog.querySelector('.close').focus(); // `autofocus` would act when a frame loads
   }
   large.showFace(face);
   dialog.scrollTop = by ? dialog.scrollTop : 0;
-  writeAddress();  // at the end: a browser refuses more than so many addresses in some seconds
+  writeAddress(); // at the end: a browser refuses more than so many addresses in some seconds
 }
 dialog.querySelector('.before').addEventListener('click', () => step(-1));
 dialog.querySelector('.after').addEventListener('click', () => step(1));
 dialog.querySelector('.close').addEventListener('click', () => dialog.close());
-dialog.addEventListener('click', event => { if (event.target === dialog) dialog.close(); });
+dialog.addEventListener('click', event => {
+  if (event.target === dialog) dialog.close();
+});
 dialog.addEventListener('close', () => {
   const home = back();
   home.focus();
-  const isHidden = document.activeElement !== home;  // by the filter, which can change
+  const isHidden = document.activeElement !== home; // by the filter, which can change
   if (isHidden) form.text.focus();
-  if (!isLeft) leaveAddress();  // by now, the browser may have gone forward to the entry again
+  if (!isLeft) leaveAddress(); // by now, the browser may have gone forward to the entry again
   isLeft = false;
 });
 dialog.addEventListener('keydown', event => {
-  const isMoved = event.target.matches('select, [type=radio]');  // by the same keys
+  const isMoved = event.target.matches('select, [type=radio]'); // by the same keys
   if (isMoved || !['ArrowLeft', 'ArrowRight'].includes(event.key)) return;
   event.preventDefault();
   step(event.key === 'ArrowLeft' ? -1 : 1);

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import printable
-from fer_vit.extras import missing_extra
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
@@ -166,10 +165,8 @@ class ExcelFile:
     """
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
-        try:
-            from openpyxl import Workbook  # not at the top: the extra `excel` may be missing
-        except ImportError as error:
-            raise missing_extra("A table for spreadsheets (.xlsx)", "excel") from error
+        from openpyxl import Workbook  # not at the top: few tables are workbooks
+
         self._path = path
         self._layout = layout
         self._book = Workbook(write_only=True)

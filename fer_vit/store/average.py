@@ -34,7 +34,7 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
     for checkpoint, net in zip(checkpoints[1:], nets[1:], strict=True):
         net.config = replace(net.config, standardize=first.config.standardize)
         same = {"config": net.config == first.config}
-        for field in ("labels", "outputs", "align", "template", "evened"):
+        for field in ("labels", "outputs", "crop", "evened"):
             same[field] = getattr(net.settings, field) == getattr(first.settings, field)
         for field, equal in same.items():
             if not equal:

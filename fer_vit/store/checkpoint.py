@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from fer_vit.errors import ModelError
+from fer_vit.model_settings import SETTINGS_KEYS
 from fer_vit.pickles import UnsafeError, load_tensors
-from fer_vit.store.stored_model import SETTINGS_KEYS, StoredModel, read_stored_model
-from fer_vit.texts import check_permission
+from fer_vit.store.hub import MAX_CONFIG
+from fer_vit.store.stored_model import StoredModel, read_stored_model
+from fer_vit.texts import as_dict, check_permission
 
-MAX_CONFIG = 1_000_000  # most characters of settings in JSON; the shipped models have 2,000
 SECTIONS: dict[str, type] = {  # Lightning's state for resuming; each section contains dictionaries
     "callbacks": dict,
     "loops": dict,
@@ -94,13 +95,6 @@ def own_settings(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def is_pretraining(hyper_parameters: dict[str, Any]) -> bool:
     """Returns whether hyper-parameters are from masked pretraining, which has no labels."""
     return {"network", "mask_ratio"} <= hyper_parameters.keys() and "labels" not in hyper_parameters
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """Returns a dictionary with string keys, else an empty one."""
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return value
-    return {}
 
 
 def all_are(values: Iterable[Any], kind: type) -> bool:

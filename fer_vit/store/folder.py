@@ -5,7 +5,7 @@ settings that prediction needs (labels, cropping, calibration). No code in a fil
 that a file claims are checked.
 """
 
-import json
+import hashlib
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from fer_vit.errors import ModelError, short
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts
-from fer_vit.store.checkpoint import MAX_CONFIG, load_checkpoint, unpack_checkpoint
+from fer_vit.model_settings import ModelSettings, plain_settings
+from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import (
     CARD_FILE,
     CONFIG_FILE,
@@ -31,9 +32,12 @@ from fer_vit.store.hub import (
     WEIGHTS_FILE,
     check_model_folder,
     fetch_folder,
+    is_checkpoint,
+    read_config,
+    unreadable_model,
 )
 from fer_vit.store.stored_model import StoredModel, read_stored_model
-from fer_vit.texts import check_permission, json_text
+from fer_vit.texts import json_text
 
 LOGGER = logging.getLogger("fer_vit")
 TO_FILL = "To be filled in: training data, results, prohibited uses."
@@ -124,9 +128,17 @@ def check_finite(state: Mapping[str, Tensor], name: str | Path) -> None:
             )
 
 
+def hash_weights(state: Mapping[str, Tensor]) -> str:
+    """Returns the hash of weights, which are compared as float32."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode() + tensor.cpu().float().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def save_network(net: RegionViT, folder: Path) -> None:
     """Writes a folder for `load_network`: settings, model card, and weights in their precision."""
-    settings = {"config": asdict(net.config)} | asdict(net.settings)
+    settings = {"config": asdict(net.config)} | plain_settings(net.settings)
     state = {name: value.contiguous() for name, value in net.state_dict().items()}
     weights = save(state, {"format": "pt"})
     folder.mkdir(exist_ok=True)
@@ -170,7 +182,7 @@ def read_model(
         FerVitError: There is no such model, or its files are damaged or not fer-vit's.
     """
     name = DEFAULT_MODEL if name is None else name
-    if Path(name).is_file() or Path(name).suffix == ".ckpt":
+    if is_checkpoint(name):
         checkpoint = load_checkpoint(Path(name))
         model = unpack_checkpoint(checkpoint, name)
         task_class = checkpoint.get("task_class")
@@ -185,19 +197,11 @@ def read_model(
 
     folder = fetch_folder(name, **hub)
     check_model_folder(folder, name)
+    plain = read_config(folder, name)
     try:
-        if (folder / CONFIG_FILE).stat().st_size > MAX_CONFIG:
-            raise ModelError(
-                f"Expected a {CONFIG_FILE} of at most {MAX_CONFIG:,} bytes in {name}, but it is "
-                "larger."
-            )
-        plain = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
         state = load_file(folder / WEIGHTS_FILE)
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        check_permission(folder, error)
-        raise ModelError(
-            f"The model {name} cannot be read ({error}). Download or export it again."
-        ) from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise unreadable_model(folder, name, error) from error
     return read_stored_model(plain, state, name)
 
 

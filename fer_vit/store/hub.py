@@ -5,22 +5,24 @@ folder.
 """
 
 import hashlib
+import json
 import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import DryRunError
-
 from fer_vit.errors import FerVitError, ModelError, suggest
+from fer_vit.texts import check_permission
 
 SHIPPED = Path(__file__).parents[1] / "weights"  # contains a folder for each shipped model
 DEFAULT_MODEL = "ferplus-fairface"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, CARD_FILE]  # the files that are published and downloaded
+ENGINE_FILES = {"float32": "model.onnx", "int8": "model.int8.onnx"}  # by precision
+# the files that are published and downloaded
+MODEL_FILES = [CONFIG_FILE, WEIGHTS_FILE, *ENGINE_FILES.values(), CARD_FILE]
+MAX_CONFIG = 1_000_000  # most characters of settings in JSON; the shipped models have 2,000
 MAX_MODEL_BYTES = 10_000_000_000  # largest download from the hub; timm's largest models have 8 GB
 
 
@@ -67,6 +69,10 @@ def _download(name: str, **options: Any) -> Path:
 
     Raises ModelError for a model above `MAX_MODEL_BYTES`, or for weights with a wrong hash.
     """
+    # not at the top: the import takes a third of a second, and most models are on the disk
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import DryRunError
+
     if not options.get("local_files_only"):
         _check_endpoint()
         with suppress(DryRunError):  # the hub does not answer, but the cache may have the model
@@ -79,15 +85,16 @@ def _download(name: str, **options: Any) -> Path:
                 )
 
     folder = Path(snapshot_download(name, allow_patterns=MODEL_FILES, **options))
-    blob = (folder / WEIGHTS_FILE).resolve()  # the cache names large files by their sha256
-    if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
-        with blob.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != blob.name:
-            raise ModelError(
-                f"Expected sha256 {blob.name} of {blob}, but got {digest}. "
-                "Remove it and fetch it again."
-            )
+    for name_of_file in (WEIGHTS_FILE, *ENGINE_FILES.values()):
+        blob = (folder / name_of_file).resolve()  # the cache names large files by their sha256
+        if blob.is_file() and re.fullmatch("[0-9a-f]{64}", blob.name):
+            with blob.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != blob.name:
+                raise ModelError(
+                    f"Expected sha256 {blob.name} of {blob}, but got {digest}. "
+                    "Remove it and fetch it again."
+                )
     return folder
 
 
@@ -96,13 +103,49 @@ def shipped_models() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(SHIPPED.glob(f"*/{CONFIG_FILE}"))}
 
 
+def is_checkpoint(name: str | Path) -> bool:
+    """Returns whether a name is the path of a checkpoint, and not of a folder or on the hub."""
+    return Path(name).is_file() or Path(name).suffix == ".ckpt"
+
+
 def check_model_folder(folder: Path, name: str | Path) -> None:
     """Raises FerVitError when a folder lacks settings or weights. The message names `name`."""
     for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
+        check_has(folder, file, name)
+
+
+def check_has(folder: Path, file: str, name: str | Path) -> None:
+    """Raises FerVitError when the folder of a model lacks a file. The message names `name`."""
+    if not (folder / file).is_file():
+        raise ModelError(
+            f"{name} has no {file}. Name a folder that `fer-vit export` wrote, or a checkpoint."
+        )
+
+
+def read_config(folder: Path, name: str | Path) -> Any:
+    """Returns the content of a folder's config.json. Messages call the model `name`.
+
+    Raises FerVitError when it is missing or cannot be read.
+    """
+    check_has(folder, CONFIG_FILE, name)
+    try:
+        if (folder / CONFIG_FILE).stat().st_size > MAX_CONFIG:
             raise ModelError(
-                f"{name} has no {file}. Name a folder that `fer-vit export` wrote, or a checkpoint."
+                f"Expected a {CONFIG_FILE} of at most {MAX_CONFIG:,} bytes in {name}, but it is "
+                "larger."
             )
+        return json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable_model(folder, name, error) from error
+
+
+def unreadable_model(folder: Path, name: str | Path, error: Exception) -> ModelError:
+    """Returns the error for a model whose files cannot be read.
+
+    Raises FerVitError when the permission is missing.
+    """
+    check_permission(folder, error)
+    return ModelError(f"The model {name} cannot be read ({error}). Download or export it again.")
 
 
 def push(folder: str | Path, name: str, *, private: bool = False, token: str | None = None) -> str:
@@ -122,6 +165,8 @@ def push(folder: str | Path, name: str, *, private: bool = False, token: str | N
     """
     check_model_folder(Path(folder), folder)
     _check_endpoint()
+    from huggingface_hub import HfApi  # not at the top, as in `_download`
+
     api = HfApi(token=token)
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
@@ -140,6 +185,8 @@ def _reason(error: Exception) -> str:
 
 
 def _check_endpoint() -> None:
+    from huggingface_hub import constants  # not at the top, as in `_download`
+
     if not constants.ENDPOINT.startswith("https://"):
         raise FerVitError(
             f"Expected HF_ENDPOINT to begin with https://, but got {constants.ENDPOINT}. Change it."

@@ -1,19 +1,19 @@
 """Tables of `predict`: one file, or a folder of part tables that several processes wrote."""
 
 import os
-import re
 from collections import defaultdict
 from pathlib import Path
 
 from fer_vit.errors import TableError
+from fer_vit.numbered import parse_numbered_name
 from fer_vit.tables.read import Table, is_table, read_table
 
-PART_NAME = re.compile(r"part-(\d{5,})-of-(\d{5,})\.parquet")  # part-00000-of-00002.parquet
+PART = "part"  # the kind of the numbered tables of `predict`: part-00000-of-00002.parquet
 
 
 def is_predictions(path: Path) -> bool:
     """Returns whether a path is a table, or a folder with part tables of `predict`."""
-    return is_table(path) or any(path.glob("part-*-of-*.parquet"))
+    return is_table(path) or bool(find_tables(path)[0])
 
 
 def read_table_or_folder(path: Path) -> Table:
@@ -40,9 +40,9 @@ def find_tables(folder: Path) -> tuple[list[Path], int]:
         return [], 0
     tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by number of parts, then by index
     for file_name in os.listdir(folder):
-        name = PART_NAME.fullmatch(file_name)
-        if name:
-            tables[int(name[2])][int(name[1])] = folder / file_name
+        name = parse_numbered_name(file_name)
+        if name is not None and name.kind == PART:
+            tables[name.total][name.number] = folder / file_name
     if not tables:
         return [], 0
     num_parts = max(tables)

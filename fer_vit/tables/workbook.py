@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from fer_vit.errors import TableError, short
-from fer_vit.extras import missing_extra
 from fer_vit.report.table import csv_value
 from fer_vit.tables.cells import (
     ROWS_AT_ONCE,
@@ -31,10 +30,8 @@ from fer_vit.wording import counted
 
 def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
     """Reads a sheet of a workbook row by row, without blank rows; see `READERS`."""
-    try:
-        import openpyxl  # not at the top: the extra `excel` may be missing
-    except ImportError as error:
-        raise missing_extra(f"{path}: a table for spreadsheets", "excel") from error
+    import openpyxl  # not at the top: few tables are workbooks
+
     file, name = split_sheet(path)
     try:
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)

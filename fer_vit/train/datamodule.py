@@ -47,9 +47,8 @@ class FaceDataModule(L.LightningDataModule):
             None: cores divided by devices, 8 at most.
         augment: How training crops are augmented.
         balanced: Draw every class equally often in training.
-        fold: Held-out fold of the training faces, for example 0/3 for the first of three folds. The
-            checkpoint records the fold, and `fer-vit distill` uses the model's predictions for this
-            fold only.
+        fold: A fold of the training faces that is held out, for example 0/3 for the first of three
+            folds.
         spec: How a face becomes a crop. None: as the task expects (`task.spec`); outside a Trainer,
             224 pixels.
         unlabelled: Allow rows without a label; the command line allows them for `task:
@@ -265,8 +264,8 @@ class FaceDataModule(L.LightningDataModule):
         if position and position.get("fold") != self.fold:
             raise FerVitError(
                 f"The checkpoint was trained with `--data.fold` {short(position.get('fold'))}, but "
-                f"now it is {self.fold}. Use the same fold: the model must not learn the faces "
-                "that it predicts in `distill`."
+                f"now it is {self.fold}. Use the same fold: the model must not learn faces that "
+                "are held out."
             )
 
         epoch = position.get("epoch", 0)

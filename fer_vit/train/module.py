@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec, check_regions, crop_for
+from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec, check_regions
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -55,9 +55,7 @@ class RegionViTModule(L.LightningModule):
     @property
     def spec(self) -> CropSpec:
         """How a face becomes a crop for the network."""
-        config = self.net.config
-        settings = self.net.settings
-        return crop_for(config.img_size, config.regions, settings.align, settings.template)
+        return self.net.settings.crop
 
     def setup(self, stage: str) -> None:
         """Chooses the attention kernel for the device; compiles the encoder if requested."""

@@ -26,7 +26,6 @@ from fer_vit.train.log import log_once
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.progress import EpochLines
-from fer_vit.train.starting import find_crop
 from fer_vit.train.task import FERTask
 
 TaskName = Literal["classification", "pretraining"]
@@ -179,7 +178,7 @@ class TrainCLI(LightningCLI):
         init = self.config.model.get("init")
         if init:
             start = read_model(init, pretraining=True)
-            crop = find_crop(start)
+            crop = start.settings.crop
             settings = {"align": crop.align, "template": crop.template}
             self.config = parser.parse_args(args, as_options(settings, start.config))
         if self.verb != "fit" and not self.config.ckpt_path:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from fer_vit.data.dataset import PADDING, Batch
+from fer_vit.face.crop import crop_for
 from fer_vit.geometry import TEMPLATE, Align
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.embedding import crop_image, to_grey
@@ -71,7 +72,8 @@ class MaskedPretraining(RegionViTModule):
         self.save_hyperparameters()
         self.store_settings(network)
         # All tokens are kept, because each token is predicted.
-        self.net = build_model(replace(network, keep_rate=()), [], align=align, template=template)
+        crop = crop_for(network.img_size, network.regions, align, template)
+        self.net = build_model(replace(network, keep_rate=()), [], crop=crop)
         width = self.net.vit.embed_dim
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.decoder = nn.Linear(width, network.in_chans * self.net.patch_size**2)

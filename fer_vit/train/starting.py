@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from fer_vit.errors import FerVitError, check_number, suggest
-from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec, crop_for
+from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts, build_model
+from fer_vit.model_settings import ModelSettings
 from fer_vit.store.folder import check_finite, differing, read_model
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.wording import list_names
@@ -33,12 +34,6 @@ POSITIONS = "vit.pos_embed"
 
 # The end of the names of kernels (D, C, P, P) that embed patches or regions.
 KERNEL = "patch_embed.proj.weight"
-
-
-def find_crop(model: StoredModel) -> CropSpec:
-    """Returns how a stored model crops faces."""
-    config = model.config
-    return crop_for(config.img_size, config.regions, model.settings.align, model.settings.template)
 
 
 @torch.no_grad()
@@ -300,15 +295,11 @@ def create_model(
     start = read_model(name)
     config = change_settings(start.config, settings)
     labels = class_names(num_classes, start.settings.labels)
-    new_settings = start.settings
+    crop = replace(start.settings.crop, size=config.img_size, regions=tuple(config.regions))
+    new_settings = replace(start.settings, crop=crop)
     if labels != start.settings.labels:
         # not the temperature, prior and thresholds, which were fitted to the former labels
-        new_settings = ModelSettings(
-            labels=labels,
-            align=start.settings.align,
-            template=start.settings.template,
-            outputs=start.settings.outputs,
-        )
+        new_settings = ModelSettings(labels, crop, outputs=start.settings.outputs)
     net = build_from_parts(config, new_settings)
     if pretrained:
         level = logging.WARNING if _new_tensors(net, start.state) else logging.INFO

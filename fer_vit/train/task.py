@@ -39,7 +39,7 @@ from fer_vit.train.metrics import (
 )
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.outputs import plan_heads
-from fer_vit.train.starting import Freeze, find_crop, is_frozen, take_weights
+from fer_vit.train.starting import Freeze, is_frozen, take_weights
 from fer_vit.train.tables import write_expression, write_outputs
 from fer_vit.train.teachers import StartTeacher, Teachers, create_start_teacher
 
@@ -91,9 +91,8 @@ def choose_crop(
 ) -> CropSpec:
     """Returns how faces are cropped: as in the arguments, else as for `start`, else by default."""
     if start is not None:
-        start_crop = find_crop(start)
-        align = align or start_crop.align
-        template = template or start_crop.template
+        align = align or start.settings.crop.align
+        template = template or start.settings.crop.template
     return crop_for(network.img_size, network.regions, align, template)
 
 
@@ -199,17 +198,13 @@ class FERTask(RegionViTModule):
         )
 
         # the net, and the models that teach it
-        self.net = build_model(
-            network, labels, align=crop.align, template=crop.template, outputs=plan.outputs
-        )
+        self.net = build_model(network, labels, crop=crop, outputs=plan.outputs)
         self.teachers = Teachers(teachers or [], self.net)
         self.start_teacher: StartTeacher | None = None
         if start:
             log_once(take_weights(self.net, start))
             trained = {head: self.shared_outputs[head].outputs for head in self.loss_weights}
             self.start_teacher = create_start_teacher(self.net, start, trained)
-        # only if it is a classifier, not a pretrained encoder
-        self.starts_from = init if start and start.settings.labels else None
 
         # the frozen parts: without gradients, and `train` keeps them in evaluation mode
         for name, parameter in self.net.named_parameters():
@@ -444,14 +439,10 @@ class FERTask(RegionViTModule):
         self.on_validation_epoch_end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Records what the model keeps of a run: `init`, and whether its data was balanced.
-
-        A classifier `init` may have learned a held-out fold.
-        """
+        """Records whether the data was balanced."""
         super().on_save_checkpoint(checkpoint)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         checkpoint["balanced"] = bool(getattr(data, "balanced", False))
-        checkpoint["starts_from"] = self.starts_from
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises FerVitError when a checkpoint has other labels or another architecture."""
@@ -463,4 +454,3 @@ class FERTask(RegionViTModule):
                 "classes in the same order."
             )
         super().on_load_checkpoint(checkpoint)
-        self.starts_from = checkpoint.get("starts_from")

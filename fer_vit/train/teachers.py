@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import TEMPLATE
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import build_network, load_network
@@ -118,12 +117,11 @@ def find_difference(teacher: RegionViT, student: RegionViT) -> Difference | None
 
     A list and a tuple with the same elements are equal.
     """
-    settings = student.settings
-    given = teacher.settings
-    pairs = [Difference("align", settings.align, given.align)]
-    if settings.align == "landmarks":
-        template = settings.template or TEMPLATE
-        pairs.append(Difference("template", template, given.template or TEMPLATE))
+    crop = student.settings.crop
+    given = teacher.settings.crop
+    pairs = [Difference("align", crop.align, given.align)]
+    if crop.align == "landmarks":
+        pairs.append(Difference("template", crop.template, given.template))
     if teacher.layout.num_regions:  # boxes come in the student's order
         pairs.append(Difference("regions", student.config.regions, teacher.config.regions))
     for pair in pairs:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fer_vit.data.dataset import Batch
+from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.explain.methods import (
     METHODS,
@@ -26,6 +26,7 @@ from fer_vit.explain.methods import (
 )
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.crop import CropSpec
+from fer_vit.face.finder import Crops
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image
@@ -66,7 +67,7 @@ class ExplainOptions:
 def explain_faces(
     model: Recognizer,
     faces: Iterable[Shown],
-    chunks: Iterable[Batch],
+    chunks: Iterable[Crops],
     options: ExplainOptions,
     charts: Iterable[str],
 ) -> Iterator[tuple[Face, FaceView, Evidence]]:
@@ -75,7 +76,7 @@ def explain_faces(
     Args:
         model: The model whose predictions are explained.
         faces: The faces, with or without their photos.
-        chunks: The crops of the faces, ready for the model. Crops after the last face are ignored.
+        chunks: The crops of the faces. Crops after the last face are ignored.
         options: What is explained.
         charts: The names of the charts that the model has, see `fixed_charts`.
     """
@@ -84,36 +85,31 @@ def explain_faces(
     read_photo = lru_cache(maxsize=1)(_read_again)
     size = faces_at_once(model.net, options.memory)
     for crops in chain.from_iterable(chunk.split(size) for chunk in chunks):
-        shown = list(islice(faces, len(crops.path)))
+        shown = list(islice(faces, len(crops)))
         if not shown:
             return
-        batch = next(crops.split(len(shown)))  # without crops beyond the last face
-        traced = trace(model.net, batch.image, batch.boxes, batch.valid)
+        crops = crops[: len(shown)]  # without crops beyond the last face
+        traced = trace(model.net, *to_inputs(crops, model.device))
         explanations = explain_scores(model, traced, options)
         terms = head_terms(model.net, traced)
         for row, ((face, image), evidence) in enumerate(zip(shown, explanations, strict=True)):
             photo = read_photo(face.path) if image is None else image
-            view = crop_view(face, batch.image[row]) if photo is None else face_view(face, photo)
-            view = replace(view, regions=visible_regions(model.crop_spec, batch, row))
+            view = crop_view(face, crops.image[row]) if photo is None else face_view(face, photo)
+            view = replace(view, regions=visible_regions(model.crop_spec, crops, row))
             values = face_charts(ReadFace(face, terms[row]), charts)
             yield face, view, evidence._replace(charts=values)
 
 
-def crop_view(face: Face, crop: Tensor) -> FaceView:
-    """Returns the view of a face in its crop instead of its photo.
-
-    `crop` (3, S, S) is RGB in [0, 1].
-    """
-    image = (255 * crop).round().byte().permute(1, 2, 0).cpu().numpy()  # (S, S, 3)
-    return replace(face_view(face, image), box=None, to_crop=np.eye(2, 3))
+def crop_view(face: Face, crop: Image) -> FaceView:
+    """Returns the view of a face in its crop (S, S, 3) instead of its photo."""
+    return replace(face_view(face, crop), box=None, to_crop=np.eye(2, 3))
 
 
-def visible_regions(spec: CropSpec, batch: Batch, row: int) -> dict[str, Array]:
-    """Returns the box (4,) of each visible region of a face in a batch, xyxy in crop pixels."""
-    boxes = batch.boxes[row].cpu().double().numpy()  # (R, 4)
-    valid = batch.valid[row].tolist()
+def visible_regions(spec: CropSpec, crops: Crops, row: int) -> dict[str, Array]:
+    """Returns the box (4,) of each visible region of a face, xyxy in crop pixels."""
+    boxes = crops.boxes[row].astype(float)  # (R, 4)
     regions = {}
-    for name, box, visible in zip(spec.regions, boxes, valid, strict=True):
+    for name, box, visible in zip(spec.regions, boxes, crops.valid[row], strict=True):
         if visible:
             regions[name] = box
     return regions

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fer_vit.data.dataset import Batch, Sample, collate
+from fer_vit.face.finder import Crop, Crops, stack_crops
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
-from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.visualization.people import (
     Shown,
     Video,
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     """Photos or frames that are read together."""
 
     faces: Sequence[Shown]
-    chunks: Sequence[Batch]  # the crops of the faces, ready for the model; more crops may follow
+    chunks: Sequence[Crops]  # the crops of the faces; more crops may follow
     status: Mapping[str, int]  # the number of photos by status; empty for frames
     skipped: Mapping[str, str]  # the status of each photo without a face, by path
     left_out: Mapping[str, str]  # text about faces that are not explained, by path of the photo
@@ -142,7 +142,7 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
 def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
     """Returns a part with the first `max_faces` faces of photos."""
     shown: list[Shown] = []
-    samples: list[Sample] = []
+    crops: list[Crop] = []
     status: Counter[str] = Counter()
     skipped: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -154,15 +154,13 @@ def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_face
             continue
         first = faces[: max_faces - len(shown)]
         if len(first):
-            samples += crop_again(first, image)
+            crops += crop_again(first, image)
             shown += [(face, image) for face in first]
         if len(first) < len(faces):
             left_out[info.path] = counted(len(faces) - len(first), "face")
-    chunks = collate(samples).split(FACES_PER_PASS) if samples else []
-    ready = [chunk.ready(model.device) for chunk in chunks]
     return Part(
         faces=shown,
-        chunks=ready,
+        chunks=[stack_crops(crops)] if crops else [],
         status=status,
         skipped=skipped,
         left_out=left_out,

@@ -13,12 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from fer_vit.data.dataset import Batch, collate
-from fer_vit.face.finder import FaceFinder
+from fer_vit.face.finder import Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, join_faces
 from fer_vit.geometry import Image
-from fer_vit.predict.photos import PhotoOptions, as_samples
-from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
 
 # Most pictures of a person. All people in a video have at most four times as many pictures
@@ -42,6 +41,7 @@ class Timeline:
     track: int
     times: list[float] = field(default_factory=list)  # seconds of T frames with the person
     shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    labels: Counter[str] = field(default_factory=Counter)  # frames by smoothed expression
     # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
     faces: list[Face] = field(default_factory=list)  # every `_stride`-th face
@@ -73,6 +73,7 @@ class Timeline:
         if self.times and face.label_smoothed != self._label:
             self.changes.append(face)
         self._label = face.label_smoothed
+        self.labels[str(self._label)] += 1
 
         if len(self.times) % self._stride == 0:
             self.faces.append(face)
@@ -229,14 +230,14 @@ def watch_people(frames: Iterable[Faces]) -> Watched:
 
 def read_faces_to_show(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
-) -> Iterator[tuple[Sequence[Shown], Sequence[Batch]]]:
+) -> Iterator[tuple[Sequence[Shown], Sequence[Crops]]]:
     """Reads the frames with faces to show again; yields faces and crops of a few frames at a time.
 
-    The faces come with their frames. The crops are ready for the model.
+    The faces come with their frames.
     """
     if not videos:
         return
-    # not at the top: PyAV may not be installed
+    # not at the top: photos need no PyAV
     from fer_vit.predict.frames import read_frames
     from fer_vit.predict.video import most_frames
 
@@ -256,6 +257,5 @@ def read_faces_to_show(
                     faces = wanted[frame.number]
                     shown += [(face, frame.image) for face in faces]
                     crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
-                chunks = collate(as_samples(crops, path)).split(FACES_PER_PASS)
-                yield shown, [chunk.ready(model.device) for chunk in chunks]
+                yield shown, [stack_crops(crops)]
                 bar.update(len(decoded))

@@ -142,6 +142,7 @@ def write_report(
         counts=Counter(record.label for record in saver.records),
         regions=model.crop_spec.regions,
         averages=_write_mean_faces(folder, model, saver),
+        min_faces=MIN_FACES,
         views=name_views(model, saver.overall),
         grid=model.net.layout.grid,
         region_tokens=model.net.layout.tokens_per_region,

@@ -57,7 +57,8 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
         False,
     )
     assert page.speed.endswith(", 99 skipped")
-    assert state["faces"] == [{"track": 1, "probabilities": PROBABILITIES}]
+    rows = [["<b>happiness</b>", 0.9, "90%"], ["neutral", 0.1, "10%"]]
+    assert state["faces"] == [{"track": 1, "rows": rows}]
     image = np.asarray(Pil.open(io.BytesIO(b64decode(state["picture"]))))
     assert abs(int(image[-1, -1, 0]) - 99) < 3
     assert image[20:60, 20].std() > 20  # the box

@@ -2,12 +2,12 @@
 
 import io
 import json
-from importlib.resources import files
 
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
+from fer_vit.app.server import page_text
 from tests.helpers.browser import Tab, assert_accessible
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -45,7 +45,7 @@ def page(tab: Tab, sent: list[str]) -> Page:
             route.fulfill(body=json.dumps(DONE | {"html": False}) + "\n")
         elif name.partition(".")[2] in KINDS and "results" not in route.request.url:
             folder = "report" if name == "page.css" else "app"
-            text = (files("fer_vit") / folder / name).read_text(encoding="utf-8")
+            text = page_text(f"{folder}/{name}")
             route.fulfill(body=text, content_type=KINDS[name.partition(".")[2]])
         else:
             route.fulfill(body="")

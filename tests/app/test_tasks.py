@@ -31,7 +31,7 @@ from fer_vit.app.jobs import Gone, JobEvent, Task, Worker
 from fer_vit.app.tasks import (
     column_types,
     describe_failure,
-    heads_of_models,
+    heads_of,
     load_cached,
     path_by_content,
     refuse_photo,
@@ -115,10 +115,9 @@ def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
 
 
 def test_heads_of_models_are_the_ones_of_their_tables() -> None:
-    heads = heads_of_models(["ferplus-fairface-small", DEFAULT_MODEL])
-    assert heads["ferplus-fairface-small"] == ["expression", "pose"]
+    assert heads_of("ferplus-fairface-small") == ["expression", "pose"]
     of_default = ["expression", "pose", "movements", "affect"]
-    assert heads[DEFAULT_MODEL] == load(DEFAULT_MODEL).heads == of_default
+    assert heads_of(DEFAULT_MODEL) == load(DEFAULT_MODEL).heads == of_default
 
 
 class Report(NamedTuple):

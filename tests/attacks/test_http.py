@@ -106,7 +106,7 @@ REQUESTS: dict[str, tuple[bytes, set[int]]] = {
             ("fps", "\u0661x"),
             ("end", "nan"),
             ("start", "-1"),
-            ("model", "ferplus-small\0"),
+            ("model", "ferplus-fairface-small\0"),
         )
     },
 }

@@ -50,7 +50,6 @@ def test_what_is_no_table_by_its_name_is_refused(name: str, tmp_path: Path) -> N
         "prepare folder photos taken/faces.parquet",
         "crossvalidate faces.parquet --output taken",
         "repeat faces.parquet --output taken/runs",
-        "distill ferplus-small faces.parquet taken/votes.parquet",
         "export taken/model",
         "finetune photos --output taken/model",
         "compare faces.csv --by condition --output taken/results",

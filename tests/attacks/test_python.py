@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from PIL import Image as Pil
 
 from fer_vit import FerVitError, ImageError, load
+from fer_vit.engine.torch_threads import FEW_FACES, compute_in_forks, few_threads
 from fer_vit.face.image import encode_png
 from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.threads import FEW_FACES, compute_in_forks, few_threads
 from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
 from fer_vit.system.settings import ThreadLock
 from tests.helpers.processes import PATIENCE
@@ -93,11 +93,11 @@ def test_forks_compute_in_one_thread_from_the_first_model_on(
 ) -> None:
     pickled = pickle.dumps(model)
     registered = []
-    monkeypatch.setattr("fer_vit.predict.threads.call_after_fork", registered.append)
+    monkeypatch.setattr("fer_vit.engine.torch_threads.call_after_fork", registered.append)
     compute_in_forks.cache_clear()
     try:
-        Recognizer(model.net)
-        Recognizer(model.net)
+        load(model.net, "cpu")
+        load(model.net, "cpu")
         assert len(registered) == 1
         compute_in_forks.cache_clear()
         pickle.loads(pickled)

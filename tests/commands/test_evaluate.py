@@ -316,7 +316,7 @@ def test_evaluate_refuses_what_it_cannot_score(
         ),
         ((table, "--columns", tables / "ages.csv", "--by", "agee"), "`agee`"),
         ((table, "--against", table), "`--labels`"),
-        ((table, *labels, "--against", "ferplus-small"), "ferplus-small"),
+        ((table, *labels, "--against", "ferplus-fairface-small"), "ferplus-fairface-small"),
         ((table, "--classes", "anger", "fear"), "classes"),
         ((table, "--classes", "anger", "--merge", json.dumps(MERGE)), "merge"),
         ((drawn / "faces.parquet", *labels, "--checkpoint", checkpoint), "`--labels`"),

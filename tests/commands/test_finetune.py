@@ -247,7 +247,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     assert calls["fit"].call_count == 3
     other_faces = tmp_path / "other.parquet"
     other_faces.write_bytes(b"other faces")
-    for faces, start in ((other_faces, None), (tmp_path / "photos", "ferplus-small")):
+    for faces, start in ((other_faces, None), (tmp_path / "photos", "ferplus-fairface-small")):
         with pytest.raises(FerVitError, match=r"model exists already"):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
     stopped = (

@@ -29,9 +29,9 @@ def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixtur
     assert header.split() == ["name", "accuracy", "what", "it", "is"]
     assert [line.split()[0] for line in lines] == list(shipped_configs())
     assert all(line.endswith(".") for line in lines), "the first line of a config is not a sentence"
-    (small,) = [line for line in lines if line.startswith("ferplus_small ")]
-    assert small.split()[2] == "validation"
-    assert float(small.split()[1].removesuffix("%")) > 80
+    (teacher,) = [line for line in lines if line.startswith("ferplus_teacher ")]
+    assert teacher.split()[2] == "validation"
+    assert float(teacher.split()[1].removesuffix("%")) > 80
 
 
 def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.CaptureFixture) -> None:
@@ -110,7 +110,7 @@ def test_it_is_small_and_described(name: str) -> None:
     model = load(name, "cpu")
     assert sum(parameter.numel() for parameter in model.parameters()) < 8e6
     assert model.labels == list(EXPRESSIONS)
-    assert len(model.net.settings.template) == 5
+    assert len(model.net.settings.crop.template) == 5
     assert model.net.settings.temperature != 1
     card = ModelCard.load(folder / "README.md")
     assert card.data.model_name == name

@@ -31,8 +31,8 @@ from fer_vit.geometry import LANDMARKS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict import recognizer
 from fer_vit.predict.frames import read_frames
-from fer_vit.predict.tables import fingerprint
 from fer_vit.sources.cartoon import draw_face
+from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.version import __version__
 from tests.helpers.commands import CROPS, FOUR_DIGITS, assert_same, fails, predict, read, run
@@ -294,19 +294,19 @@ def test_each_process_has_its_gpu(
 
 def test_fingerprints_differ_by_model() -> None:
     model = load(device="cpu")
-    settings = model.net.settings
-    prints = [fingerprint(model), fingerprint(load(device="cpu"))]
+    in_torch = load(load_network(), "cpu")
+    assert model.fingerprint == load(device="cpu").fingerprint == in_torch.fingerprint
+    prints = {model.fingerprint}
     for name, value in (
         ("temperature", 2.0),
-        ("align", "crop"),
-        ("labels", settings.labels[::-1]),
+        ("crop", replace(model.crop_spec, align="crop")),
+        ("labels", model.labels[::-1]),
         ("thresholds", {}),
     ):
-        setattr(settings, name, value)
-        prints.append(fingerprint(model))
-    next(model.parameters()).data.add_(1e-3)
-    assert prints[0] == prints[1]
-    assert len({*prints, fingerprint(model)}) == 6
+        setattr(in_torch.settings, name, value)
+        prints.add(in_torch.fingerprint)
+    next(in_torch.net.parameters()).data.add_(1e-3)
+    assert len({*prints, in_torch.fingerprint}) == 6
 
 
 TIMES = [0.0, 0.04, 0.08, 0.3, 0.34, 0.5]

@@ -119,42 +119,17 @@ def test_a_column_of_a_row_that_the_reading_does_not_declare_is_named(
     assert not (tmp_path / "m.parquet").exists()
 
 
-def test_new_votes_for_one_split(tmp_path: Path) -> None:
-    manifest = Manifest.read(write(tmp_path / "m.parquet"))
-    manifest.with_votes("val", np.array([[0.25, 0.75]])).write(tmp_path / "other" / "n.parquet")
-    again = Manifest.read(tmp_path / "other" / "n.parquet")
-    assert again.table["votes"].to_pylist() == [[3.0, 1.0], None, [0.25, 0.75], None]
-    assert again.table.drop_columns("votes").equals(manifest.table.drop_columns("votes"))
-    with pytest.raises(ValueError, match="shorter"):
-        manifest.with_votes("train", np.ones((1, 2)))
-
-
-def test_a_manifest_grows_by_another_with_columns_of_its_own(tmp_path: Path) -> None:
-    first = Manifest.read(write(tmp_path / "m.parquet"))
-    second = Manifest.read(write(tmp_path / "n.parquet"))
-    second.table = second.table.append_column("age", pa.array(["1", "2", None, "4"]))
-    second = second.with_column("label", ["anger"] * 4).select(np.array([False, True, False, True]))
-    first.with_faces(second).write(tmp_path / "both.parquet")
-    both = Manifest.read(tmp_path / "both.parquet")
-    assert both.labels == NAMES
-    assert [both.name(row) for row in range(6)] == ["a", "b", "c", "d", "b", "d"]
-    assert both.table["label"].to_pylist() == ["neutral", "anger", "anger", None, "anger", "anger"]
-    assert both.table["age"].to_pylist() == [None, None, None, None, "2", "4"]
-
-
-def test_a_grown_manifest_lies_where_its_image_files_are(tmp_path: Path) -> None:
-    inside = Manifest.read(write(tmp_path / "a" / "m.parquet"))
+def test_a_copy_lies_where_its_image_files_are(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.png").write_bytes(LARGE)
     write(tmp_path / "b" / "m.parquet", Row(tmp_path / "b" / "x.png", "x", "train"))
     files = Manifest.read(tmp_path / "b" / "m.parquet")
-    for both, row in ((inside.with_faces(files), 4), (files.with_faces(inside), 0)):
-        assert both.image_bytes(row) == LARGE
-        both.write(tmp_path / "b" / f"{row}.parquet")
-        with pytest.raises(FerVitError, match="relative to its folder"):
-            both.write(tmp_path / "a" / "both.parquet")
+    files.write(tmp_path / "b" / "copy.parquet")
+    assert Manifest.read(tmp_path / "b" / "copy.parquet").image_bytes(0) == files.image_bytes(0)
+    with pytest.raises(FerVitError, match="relative to its folder"):
+        files.write(tmp_path / "a.parquet")
     with pytest.raises(FerVitError, match="would replace"):
-        inside.with_faces(inside).write(tmp_path / "a" / "m.parquet")
+        files.write(tmp_path / "b" / "m.parquet")
 
 
 def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> None:
@@ -164,9 +139,7 @@ def test_columns_of_the_data_sets_own_and_near_duplicates(tmp_path: Path) -> Non
         given.append(replace(row, extra=extra))
     given[2].near_duplicate = True
     write_manifest(tmp_path / "m.parquet", Reading(NAMES, given, extra=("age", "race")), "made")
-    Manifest.read(tmp_path / "m.parquet").with_votes("val", np.array([[1, 1]])).write(
-        tmp_path / "n.parquet"
-    )
+    Manifest.read(tmp_path / "m.parquet").write(tmp_path / "n.parquet")
     for name in ("m", "n"):
         manifest = Manifest.read(tmp_path / f"{name}.parquet")
         assert manifest.column("age") == [None, None, "3-9", None]

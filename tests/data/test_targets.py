@@ -92,28 +92,6 @@ def test_roll_is_that_of_the_crop_and_mirroring_swaps_targets(manifest: Path) ->
     assert torch.equal(halves[1].targets["movements"].isnan(), torch.tensor([[True, True]]))
 
 
-def test_appended_manifests_keep_the_targets_of_both(manifest: Path, tmp_path: Path) -> None:
-    image, landmarks = draw_face("happiness", 9, 64)
-    row = Row(encode_png(image), "b.png", "train", "happiness", landmarks=landmarks)
-    row.targets = {"arousal": 0.5, "yaw": 3.0}
-    outputs = {"pose": ["yaw"], "affect": ["arousal"]}
-    reading = Reading(("neutral", "happiness"), [row], outputs=outputs)
-    write_manifest(tmp_path / "more.parquet", reading, "drawn")
-    for first, second in ((manifest, "more.parquet"), (tmp_path / "more.parquet", manifest)):
-        both = Manifest.read(first).with_faces(Manifest.read(tmp_path / second))
-        both.write(tmp_path / "both.parquet")
-        faces = Manifest.read(tmp_path / "both.parquet")
-        assert {head: {*names} for head, names in faces.outputs.items()} == {
-            "movements": {"mouthSmileLeft", "mouthSmileRight"},
-            "pose": {"yaw", "pitch", "roll"},
-            "affect": {"valence", "arousal"},
-        }
-        values = faces.target_values()
-        assert sorted(values["yaw"][np.isfinite(values["yaw"])]) == [3, 10]
-        assert np.isfinite(values["arousal"]).sum() == 1
-        (tmp_path / "both.parquet").unlink()
-
-
 def change(path: Path, name: str, values: pa.Array | None) -> None:
     """Replaces a column of a manifest, or removes it."""
     table = pq.read_table(path)

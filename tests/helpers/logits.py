@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.logits import labelled_rows, predict_logits
@@ -18,5 +18,5 @@ def labelled_logits(
     """The logits of labelled faces, before the temperature, and their votes (N, C)."""
     rows = labelled_rows(Manifest.read(manifest, [split]), split)
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    batches = face_batches(dataset, range(len(rows)), FACES_PER_PASS, model.device)
+    batches = face_crops(dataset, range(len(rows)), FACES_PER_PASS)
     return predict_logits(model, batches), torch.from_numpy(rows.targets()).float()

@@ -81,6 +81,7 @@ def write_page(
         "grid": (0, 0),
         "meaning": {},
         "averages": (),
+        "min_faces": 30,
         "people": (),
     }
     values |= {

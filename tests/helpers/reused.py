@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fer_vit import cli
 from fer_vit.geometry import Array, Image, IntArray
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
+from fer_vit.model_settings import ModelSettings
 from fer_vit.report import score_figures
 from fer_vit.store import checkpoint, folder, stored_model
 from fer_vit.train import run, tables, task

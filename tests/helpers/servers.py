@@ -41,10 +41,10 @@ class Server(NamedTuple):
         return [path for path in self.folder.iterdir() if path.is_dir()]
 
 
-def started(temporary: Path, *words: str) -> Server:
+def started(temporary: Path, *words: str, **variables: str) -> Server:
     """Starts a server that refuses the network itself; the refusal of the tests is off."""
     log = temporary / "log"
-    environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)}
+    environment = os.environ | {"PYTHONPATH": "", "TMPDIR": str(temporary)} | variables
     command = (sys.executable, "-m", "cli", "app", "--port", "0", *words)
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
@@ -57,9 +57,9 @@ def started(temporary: Path, *words: str) -> Server:
 
 
 @contextmanager
-def running(temporary: Path, *words: str) -> Iterator[Server]:
+def running(temporary: Path, *words: str, **variables: str) -> Iterator[Server]:
     """Yields a server, ends it, and checks that nothing is left and that nothing was raised."""
-    server = started(temporary, *words)
+    server = started(temporary, *words, **variables)
     try:
         yield server
     finally:

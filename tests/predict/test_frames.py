@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import struct
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from fractions import Fraction
@@ -18,8 +17,6 @@ import pytest
 from av.stream import Disposition
 from PIL import Image as Pil
 
-from fer_vit import load
-from fer_vit.errors import FerVitError
 from fer_vit.face.image import UNREADABLE_VIDEO, ImageError, encode_jpeg, encode_png
 from fer_vit.predict import frames as video, hdr
 from fer_vit.predict.frames import check_frame, read_frames
@@ -618,15 +615,6 @@ def test_a_wrong_suffix_and_names_that_are_no_unicode(clip: Path, tmp_path: Path
         path = tmp_path / os.fsdecode(name)
         path.write_bytes(clip.read_bytes())
         assert len(read(path)[0]) == 30
-
-
-def test_videos_without_pyav(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "av", None)
-    for module in ("frames", "video"):
-        monkeypatch.delitem(sys.modules, f"fer_vit.predict.{module}", raising=False)
-    with pytest.raises(FerVitError, match=r"\[video\]"):
-        load(device="cpu").predict(clip, face="crop", detector="none")
-    assert load(device="cpu").predict(numbered(0), face="crop", detector="none")
 
 
 def test_which_files_are_videos(tmp_path: Path) -> None:

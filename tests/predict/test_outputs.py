@@ -26,6 +26,7 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, predict, run
+from tests.helpers.crops import as_tensors
 from tests.helpers.videos import write_video
 
 OUTPUTS = {"movements": ["jawOpen"], "pose": ["yaw", "pitch", "roll"], "affect": ["valence"]}
@@ -57,8 +58,7 @@ def test_predicted_outputs_are_the_decoded_heads_and_roll_is_that_of_the_photo(
     face = model.predict(photo, face="crop", detector="landmarks")[0]
     assert [*face.outputs] == COLUMNS
     _, chunks = next(model.find([photo], PhotoOptions("crop", "landmarks")))
-    batch = chunks[0]
-    raw = model.net(batch.image, batch.boxes, batch.valid)
+    raw = model.net(*as_tensors(chunks[0]))
     for head, names in OUTPUTS.items():
         decoded = decode(head, raw[head])[0].tolist()
         for name, value in zip(names, decoded, strict=True):

@@ -21,6 +21,7 @@ from skimage.data import astronaut
 
 import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
+from fer_vit.engine.torch_threads import FEW_FACES, few_threads
 from fer_vit.face import image
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.finder import MAX_SIDE
@@ -28,7 +29,6 @@ from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResult, FaceResults
-from fer_vit.predict.threads import FEW_FACES, few_threads
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT_MODEL
 from tests.helpers.commands import main

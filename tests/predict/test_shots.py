@@ -258,7 +258,7 @@ def test_crops_of_several_shots_are_several_tracks(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Recognizer:
-    return load("ferplus-small", "cpu")
+    return load("ferplus-fairface-small", "cpu")
 
 
 def test_a_shot_of_a_film_is_predicted_as_if_it_were_alone(

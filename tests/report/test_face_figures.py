@@ -91,7 +91,7 @@ def test_every_face_becomes_a_picture_of_the_same_size(changes: dict[str, Any]) 
 
 @pytest.mark.slow
 def test_a_notebook_plots_attention_and_saves_it(tmp_path: Path) -> None:
-    model = load("ferplus-small", "cpu")
+    model = load("ferplus-fairface-small", "cpu")
     face = model.predict(draw_face("happiness", 0, 160)[0], face="crop")[0]
     drawn = model.attend(face)
     assert drawn.relations.shape == (19, 11, 11)  # the encoder and 3 x 6 heads

@@ -59,6 +59,18 @@ def test_characters_without_a_font_are_reported_once(
     assert fitted(f"joy {FOREIGN}", 20, 400) == "joy ?"
 
 
+def test_without_matplotlib_pictures_have_the_characters_of_pillow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fonts, "is_installed", lambda extra: False)
+    with caplog.at_level(logging.WARNING, "fer_vit"):
+        assert drawn_label("müde").std() > 0
+    assert fonts.drawable("müde") == "m?de"
+    (record,) = caplog.records
+    assert "pip install" in record.getMessage()
+    assert "[figures]" in record.getMessage()
+
+
 def test_each_character_without_a_font_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,8 +141,8 @@ FILES = {"Latin": "abc%", "Letters and Kana": "abcかな", "Nagari": "खुश"
 @pytest.fixture
 def three_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [fonts.FontFile(name, name) for name in FILES]
-    monkeypatch.setattr(fonts, "font_files", lambda: iter(files))
-    monkeypatch.setattr(fonts, "characters_of", lambda path: frozenset(map(ord, FILES[path])))
+    monkeypatch.setattr(fonts, "font_files", lambda: files)
+    monkeypatch.setattr(fonts, "characters_of", lambda path: frozenset(FILES[path]))
 
 
 @pytest.mark.usefixtures("three_fonts")

@@ -18,6 +18,7 @@ from safetensors.torch import load, load_file, save_file
 
 from fer_vit import RegionViT, build_model
 from fer_vit.errors import FerVitError
+from fer_vit.face.crop import CropSpec
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.average import average_networks
@@ -37,14 +38,13 @@ NETWORK = RegionViTConfig(
 )
 THRESHOLDS = {"90": [0.4, 0.3, 0.2, 0.1], "95": [0.2, 0.1, 0.05, 0.0]}
 TEMPLATE = ((0.3, 0.4), (0.7, 0.4), (0.5, 0.6), (0.35, 0.8), (0.65, 0.8))
+CROP = CropSpec(NETWORK.img_size, NETWORK.regions, "crop", TEMPLATE)
 
 
 @pytest.fixture
 def net() -> RegionViT:
     torch.manual_seed(0)
-    net = build_model(
-        NETWORK, ["sadness", "fear", "anger"], align="crop", template=TEMPLATE, temperature=1.5
-    ).eval()
+    net = build_model(NETWORK, ["sadness", "fear", "anger"], crop=CROP, temperature=1.5).eval()
     use_fused_attention(net, fused=False)
     return net
 
@@ -141,20 +141,15 @@ def test_an_average_is_that_of_a_loop_and_counters_stay(tmp_path: Path) -> None:
     [
         ("config", {"config": replace(NETWORK, pool="avg")}),
         ("labels", {"labels": ["fear", "sadness", "anger"]}),
-        ("align", {"align": "landmarks"}),
-        ("template", {"template": TEMPLATE[::-1]}),
+        ("crop", {"crop": replace(CROP, align="landmarks")}),
+        ("crop", {"crop": replace(CROP, template=TEMPLATE[::-1])}),
     ],
 )
 def test_models_that_cannot_be_averaged(
     what: str, change: dict[str, Any], net: RegionViT, tmp_path: Path
 ) -> None:
     save_network(net, tmp_path / "one")
-    settings = {
-        "config": NETWORK,
-        "labels": net.settings.labels,
-        "align": "crop",
-        "template": TEMPLATE,
-    }
+    settings = {"config": NETWORK, "labels": net.settings.labels, "crop": CROP}
     save_network(build_model(**{**settings, **change}), tmp_path / "other")
     first = str(tmp_path / "one")
     second = str(tmp_path / "other")
@@ -192,7 +187,7 @@ def test_separate_trainings_are_not_averaged(initial: bool, tmp_path: Path) -> N
 def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """A hub with the signatures of huggingface_hub's methods that stores nothing."""
     api = create_autospec(HfApi)
-    monkeypatch.setattr("fer_vit.store.hub.HfApi", api)
+    monkeypatch.setattr("huggingface_hub.HfApi", api)
     return api
 
 
@@ -229,7 +224,7 @@ def test_hub_models_come_out_of_its_cache(
         return str(tmp_path)
 
     save_network(net, tmp_path)
-    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     again = load_network("somebody/model", revision="v1")
     assert torch.equal(logits(again), logits(net))
     assert sent["repo"] == "somebody/model"
@@ -259,7 +254,7 @@ def test_errors_of_a_download_are_one_line(
             raise answer
         return [SimpleNamespace(file_size=size) for size in answer]
 
-    monkeypatch.setattr("fer_vit.store.hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     with pytest.raises(FerVitError, match=message):
         read_model("somebody/model")
 
@@ -286,9 +281,7 @@ def test_weights_of_the_hub_have_its_sha256(
     blob = tmp_path / hashlib.sha256(weights.read_bytes()).hexdigest()
     weights.replace(blob)
     weights.symlink_to(blob)
-    monkeypatch.setattr(
-        "fer_vit.store.hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot"
-    )
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: tmp_path / "snapshot")
     read_model("somebody/model", local_files_only=True)
     blob.write_bytes(blob.read_bytes()[:-1] + b"?")
     with pytest.raises(FerVitError, match=f"sha256 {blob.name}.*Remove"):
@@ -307,7 +300,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
     assert not net.training
     assert asdict(net.config) == saved["hyper_parameters"]["network"]
     assert net.settings.labels == saved["hyper_parameters"]["labels"]
-    assert net.settings.template == saved["hyper_parameters"]["template"]
+    assert net.settings.crop.template == saved["hyper_parameters"]["template"]
     assert all(
         torch.equal(saved["state_dict"][f"net.{name}"], value)
         for name, value in net.state_dict().items()

@@ -14,7 +14,6 @@ from lightning.pytorch.cli import LightningCLI
 from fer_vit import load
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.custom import import_task, init_arguments, load_custom
 from fer_vit.train.module import DEFAULT_NETWORK
@@ -200,7 +199,7 @@ def test_the_network_of_a_class_predicts(
     task = import_task("my_tasks.WideHeadTask")(**init_arguments(load_checkpoint(best)))
     task.load_state_dict(load_checkpoint(best)["state_dict"])
     photos = sorted((drawn / "faces").rglob("*.png"))[:3]
-    expected = Recognizer(task.net).predict(photos, face="crop", detector="none")
+    expected = load(task.net, "cpu").predict(photos, face="crop", detector="none")
 
     words = ["--checkpoint", best, "--model", "my_tasks.WideHeadTask"]
     run("predict", *photos, *CROPS, *words, "--output", tmp_path / "faces.csv")
@@ -454,7 +453,7 @@ def test_a_checkpoint_never_names_what_is_imported(
 def test_load_custom_reads_no_other_model(
     module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hyper = {"labels": ["a"], "init": "ferplus-small", "teachers": ["ferplus-small"], "_name": "x"}
+    hyper = {"labels": ["a"], "init": "ferplus-fairface", "teachers": ["a.ckpt"], "_name": "x"}
     arguments = init_arguments({"hyper_parameters": hyper})
     assert arguments == {"labels": ["a"], "init": None, "teachers": None}
 

@@ -12,7 +12,6 @@ import torch
 from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources import drawn, movements
@@ -55,7 +54,7 @@ def learn(manifest: Path, folder: Path, seed: int) -> Learned:
 
 def region_terms(net: RegionViT, faces: Manifest) -> tuple[Array, Array]:
     """Returns the terms (B, R, K) of the regions for the K movements, and the targets (B, K)."""
-    spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align)
+    spec = net.settings.crop
     dataset = FaceDataset(faces, spec)
     batch = collate([dataset[row] for row in range(len(faces))]).ready(torch.device("cpu"))
     with torch.inference_mode():

@@ -17,7 +17,6 @@ from fer_vit.data.dataset import Batch, FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, target_column
 from fer_vit.predict.recognizer import load
@@ -108,7 +107,7 @@ def test_validate_writes_a_table_and_a_picture_of_each_head(
     truth = faces.head_targets()["movements"][:, movements.DRAWN_MOVEMENTS.index("mouthOpen")]
     assert int(rows[7]["faces"]) == len(faces) == len(predicted)
     net = load_network(trained)
-    assert net.settings.align == "landmarks"  # so the crops differ, and so may the values
+    assert net.settings.crop.align == "landmarks"  # so the crops differ, and so may the values
     value = np.array([face.outputs["move_mouthOpen"] for face in predicted])
     assert float(rows[7]["MAE"]) == pytest.approx(measure("MAE", value, truth), abs=0.05)
 
@@ -238,7 +237,7 @@ def test_validate_measures_the_roll_in_the_picture(
 
     net = load_network(trained)
     faces = Manifest.read(folder / "all.parquet").split("val")
-    spec = CropSpec(net.config.img_size, tuple(net.config.regions), net.settings.align)
+    spec = net.settings.crop
     dataset = FaceDataset(faces, spec)
     batch = collate([dataset[index] for index in range(len(faces))]).ready(torch.device("cpu"))
     with torch.inference_mode():

@@ -120,8 +120,8 @@ def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> Non
     ]
     run = build(*TINY[1:5], *words, f"--model.template={points}")
     assert run.data.spec == CropSpec(64, ("nose", "chin"), "crop", tuple((x, y) for x, y in points))
-    assert run.model.net.settings.align == "crop"
-    assert run.model.net.settings.template == run.data.spec.template
+    assert run.model.net.settings.crop.align == "crop"
+    assert run.model.net.settings.crop.template == run.data.spec.template
     assert run.model.labels == run.data.labels
 
 

@@ -30,13 +30,14 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import fit_temperature
-from fer_vit.face.crop import DEFAULT_REGIONS
+from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import head_loss
-from fer_vit.model.config import ModelSettings, RegionViTConfig
+from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
+from fer_vit.model_settings import ModelSettings
 from fer_vit.sources import drawn as drawn_source
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
@@ -302,7 +303,9 @@ def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     again = FERTask(**task.hparams)
     assert again.hparams == task.hparams
     assert again.net.config == NETWORK
-    assert again.net.settings == ModelSettings(["a", "b", "c"], "crop", TEMPLATE)
+    assert again.net.settings == ModelSettings(
+        ["a", "b", "c"], CropSpec(NETWORK.img_size, NETWORK.regions, "crop", TEMPLATE)
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,7 +456,9 @@ def test_a_task_with_its_optimizer_and_other_data(drawn: Path, tmp_path: Path) -
 
 def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
     points = tuple((0.3 + 0.1 * number, 0.5) for number in range(5))
-    start = build_model(NETWORK, ["a", "b"], align="crop", template=points)
+    start = build_model(
+        NETWORK, ["a", "b"], crop=CropSpec(NETWORK.img_size, NETWORK.regions, "crop", points)
+    )
     save_network(start, tmp_path / "start")
 
     def settings(**given: Any) -> tuple[object, object]:
@@ -474,8 +479,8 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
 def test_a_network_that_is_given_is_not_replaced_by_the_starting_models(
     network: RegionViTConfig,
 ) -> None:
-    with pytest.raises(FerVitError, match=r"ferplus-small.*img_size"):
-        FERTask(network, labels=["calm", "happiness"], init="ferplus-small")
+    with pytest.raises(FerVitError, match=r"ferplus-fairface-small.*img_size"):
+        FERTask(network, labels=["calm", "happiness"], init="ferplus-fairface-small")
 
 
 def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
@@ -589,6 +594,19 @@ def test_teachers_predict_the_augmented_face(tmp_path: Path) -> None:
     assert not any("teacher" in name for name in task.state_dict())
     with pytest.raises(FerVitError, match="labels"):
         FERTask(NETWORK, ["a", "b"], teachers=[str(tmp_path / "teacher")])
+
+
+def test_a_teacher_predicts_without_its_logit_adjustment(tmp_path: Path) -> None:
+    """A student that learns adjusted logits would be adjusted twice."""
+    net = build_model(NETWORK, ["a", "b", "c"]).eval()
+    save_network(net, tmp_path / "plain")
+    net.adjust([0.2, 0.2, 0.6], 0.5)
+    save_network(net, tmp_path / "adjusted")
+    plain, adjusted = (
+        build(teachers=[str(tmp_path / name)]).teachers.teach(batch_with_heads())
+        for name in ("plain", "adjusted")
+    )
+    assert torch.equal(plain, adjusted)
 
 
 def test_a_small_teacher_sees_means_of_pixels() -> None:

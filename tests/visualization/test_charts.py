@@ -15,7 +15,7 @@ from fer_vit.heads import HEADS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.html import script
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
@@ -28,7 +28,7 @@ SINGLE = [(head, name) for head, entry in HEADS.items() for name in entry.output
 def small_model(outputs: dict[str, list[str]]) -> Recognizer:
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     config = RegionViTConfig(**size, regions=("nose", "mouth"))
-    return Recognizer(build_model(config, "ab", outputs=outputs))
+    return load(build_model(config, "ab", outputs=outputs), "cpu")
 
 
 def charts_of_a_face(model: Recognizer, folder: Path) -> tuple[Face, dict[str, Any]]:

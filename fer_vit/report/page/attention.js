@@ -2,7 +2,7 @@
 const R = regions.length;
 const PATCHES = grid[0] * grid[1];
 const VIEW_LENGTH = R * R + R + PATCHES;
-const ARCS = 6;  // pairs that are drawn, at most
+const ARCS = 6; // pairs that are drawn, at most
 let packed;
 
 function attention(face, view) {

@@ -3,11 +3,19 @@ function showAverages() {
   const choices = document.querySelector('#averages .controls');
   if (!choices) return;
   const drawn = averages.map(average => {
-    const box = element('figure', {}, element('svg', {role: 'img'}),
+    const box = element(
+      'figure',
+      {},
+      element('svg', {role: 'img'}),
       element('figcaption', {}, element('b', {}, average.label), ` ${average.faces} faces`),
       element('p', {class: 'legend'}),
-      element('details', {}, element('summary', {}, 'numbers, 95% intervals'),
-        element('div', {class: 'numbers'})));
+      element(
+        'details',
+        {},
+        element('summary', {}, 'numbers, 95% intervals'),
+        element('div', {class: 'numbers'}),
+      ),
+    );
     box.querySelector('details').append(copyButton(box));
     document.querySelector('.means').append(box);
     return () => drawBox(box, average, choices);

@@ -22,7 +22,7 @@ function element(name, attributes = {}, ...children) {
 }
 
 /* Numbers as text. */
-const MINUS = '-';  // a hyphen: spreadsheets read copied numbers
+const MINUS = '-'; // a hyphen: spreadsheets read copied numbers
 const file = name => name.split('/').pop();
 const percent = share => `${Math.round(100 * share) + 0}%`;
 
@@ -63,7 +63,7 @@ function signedBar(length) {
   const inside = Math.min(1, Math.max(-1, length));
   return element('i', {
     class: inside < 0 ? 'bar signed against' : 'bar signed for',
-    '--x': inside < 0 ? .5 + inside / 2 : .5,
+    '--x': inside < 0 ? 0.5 + inside / 2 : 0.5,
     '--w': Math.abs(inside) / 2,
   });
 }
@@ -78,17 +78,20 @@ function table(caption, head, rows) {
     });
     return element('tr', {}, ...cells);
   });
-  return element('table', {class: 'bars'},
+  return element(
+    'table',
+    {class: 'bars'},
     element('caption', {}, caption),
     element('thead', {}, element('tr', {}, ...headCells)),
-    element('tbody', {}, ...bodyRows));
+    element('tbody', {}, ...bodyRows),
+  );
 }
 
 /* The largest absolute value, which is the end of a scale from its middle. */
 const endOf = values => Math.max(1e-9, ...values.map(Math.abs));
 
 /* The end of a scale of shares: the same for all faces with shares up to a half, so that their bars can be compared. */
-const shareEnd = shares => (endOf(shares) > .5 ? 1 : .5);
+const shareEnd = shares => (endOf(shares) > 0.5 ? 1 : 0.5);
 
 /* Signed values as bars on a scale from `-end` to `end`. */
 function signedTable(caption, names, values, text, end = endOf(values)) {
@@ -100,13 +103,17 @@ function signedTable(caption, names, values, text, end = endOf(values)) {
 function withScale(made, ...ends) {
   const marks = ends.map(text => element('small', {}, text));
   const scale = element('td', {}, element('span', {class: 'ends'}, ...marks));
-  made.append(element('tfoot', {'aria-hidden': 'true'}, element('tr', {}, element('td'), scale, element('td'))));
+  made.append(
+    element('tfoot', {'aria-hidden': 'true'}, element('tr', {}, element('td'), scale, element('td'))),
+  );
   return made;
 }
 
 /* Colours of expressions, by their indices, with the text of each. */
 function colourKey(indices, text) {
-  const entries = indices.map(index => element('span', {}, element('i', {'--c': colours[index]}), text(index)));
+  const entries = indices.map(index =>
+    element('span', {}, element('i', {'--c': colours[index]}), text(index)),
+  );
   return element('p', {class: 'key'}, ...entries);
 }
 

@@ -1,5 +1,5 @@
 /* Photos with several faces, whole and small; a box opens its face. */
-const CROWD = 8;  // faces above which a photo is shown larger, with names on request only
+const CROWD = 8; // faces above which a photo is shown larger, with names on request only
 
 function makeGroup(first) {
   const {name} = faces[first];
@@ -7,10 +7,24 @@ function makeGroup(first) {
   for (let n = first; faces[n]?.index === n - first && faces[n].name === name; n++) numbers.push(n);
   const address = faces[first].image.replace('.jpg', '-whole.jpg');
   const boxes = numbers.map(number => faceBox(number, numbers));
-  const whole = element('div', {class: 'whole'}, element('img', {src: address, alt: '', loading: 'lazy'}), ...boxes);
-  const figure = element('figure', {class: numbers.length > CROWD ? 'crowd' : ''}, whole,
-    element('figcaption', {}, element('bdi', {title: name}, file(name)), `, ${numbers.length} faces`,
-      expressionCounts(numbers)));
+  const whole = element(
+    'div',
+    {class: 'whole'},
+    element('img', {src: address, alt: '', loading: 'lazy'}),
+    ...boxes,
+  );
+  const figure = element(
+    'figure',
+    {class: numbers.length > CROWD ? 'crowd' : ''},
+    whole,
+    element(
+      'figcaption',
+      {},
+      element('bdi', {title: name}, file(name)),
+      `, ${numbers.length} faces`,
+      expressionCounts(numbers),
+    ),
+  );
   document.querySelector('.groups').append(figure);
   new ResizeObserver(() => placeNames(whole, boxes)).observe(whole);
   return {figure, numbers, boxes};
@@ -21,11 +35,27 @@ function faceBox(number, numbers) {
   const label = face.order[0];
   const [left, top, right, bottom] = face.box.map(edge => Math.min(1, Math.max(0, edge)));
   const title = `${face.where}: ${labels[label]} ${probability(face.probabilities[label])}`;
-  const box = element('button', {
-    type: 'button', '--l': left, '--t': top, '--w': right - left, '--h': bottom - top, '--c': colours[label],
-    'aria-label': title, title,
-  }, element('span', {}, labels[label]));
-  box.addEventListener('click', () => openFace(number, () => numbers, () => box));
+  const box = element(
+    'button',
+    {
+      type: 'button',
+      '--l': left,
+      '--t': top,
+      '--w': right - left,
+      '--h': bottom - top,
+      '--c': colours[label],
+      'aria-label': title,
+      title,
+    },
+    element('span', {}, labels[label]),
+  );
+  box.addEventListener('click', () =>
+    openFace(
+      number,
+      () => numbers,
+      () => box,
+    ),
+  );
   return box;
 }
 
@@ -51,7 +81,9 @@ function placeNames(whole, boxes) {
     // On the box, so that it is not read as the name of a face below; inside it at the edge of the photo.
     const y = top - height < photo.top ? top : top - height;
     const places = [left, right - width].map(x => ({left: x, top: y, right: x + width, bottom: y + height}));
-    const fits = place => within(place, photo) && !taken.some(shown => overlap(place, shown)) &&
+    const fits = place =>
+      within(place, photo) &&
+      !taken.some(shown => overlap(place, shown)) &&
       !boxes.some(face => face !== box && overlap(place, edges.get(face)));
     const place = boxes.length > CROWD ? undefined : places.find(fits);
     box.classList.toggle('unnamed', !place);

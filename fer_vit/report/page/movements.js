@@ -1,7 +1,7 @@
 /* Facial movements: the strongest on their regions, all in a table, and the terms of any one. */
-const WEAK = .1;  // intensity below which a movement is in the folded part of the table
-const isStrong = value => Number(value.toFixed(2)) >= WEAK;  // as the number on the page is rounded
-const DRAWN = 6;  // movements on the picture, at most
+const WEAK = 0.1; // intensity below which a movement is in the folded part of the table
+const isStrong = value => Number(value.toFixed(2)) >= WEAK; // as the number on the page is rounded
+const DRAWN = 6; // movements on the picture, at most
 
 /* Movements by their name without the side: {name, sides: {right, left} or {both}, value}; indices by side. */
 function movementGroups({values}, {names}) {
@@ -20,10 +20,13 @@ function movementGroups({values}, {names}) {
 
 function movementTable(caption, groups, {values}) {
   // All bars are equally long, also of a movement without sides, which stands between the sides.
-  const level = (index, kind = 'level') => element('span', {class: kind}, bar(values[index]), values[index].toFixed(2));
-  const rows = groups.map(({name, sides}) => (sides.both === undefined
-    ? [name, level(sides.right), level(sides.left)]
-    : [name, element('td', {colspan: 2}, level(sides.both, 'level both'))]));
+  const level = (index, kind = 'level') =>
+    element('span', {class: kind}, bar(values[index]), values[index].toFixed(2));
+  const rows = groups.map(({name, sides}) =>
+    sides.both === undefined
+      ? [name, level(sides.right), level(sides.left)]
+      : [name, element('td', {colspan: 2}, level(sides.both, 'level both'))],
+  );
   const made = table(caption, ['movement', 'right', 'left'], rows);
   made.classList.add('wide');
   return made;
@@ -58,19 +61,28 @@ function movementPicture(data, shared, face) {
 
 /* A name with a bar below it, as near to its region as it covers no other. */
 function drawLevel({svg, text, width}, name, value, [centre, middle], taken) {
-  const half = Math.max(2.6 * text, .29 * text * name.length);
+  const half = Math.max(2.6 * text, 0.29 * text * name.length);
   const x = Math.min(Math.max(centre, half + 4), width - half - 4);
-  const covers = y => taken.some(other => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 2 * text);
-  const steps = [0, -1, 1, -2, 2, -3, 3, -4, 4].map(step => middle + .7 * step * text);
+  const covers = y =>
+    taken.some(other => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 2 * text);
+  const steps = [0, -1, 1, -2, 2, -3, 3, -4, 4].map(step => middle + 0.7 * step * text);
   const y = steps.find(candidate => !covers(candidate)) ?? middle;
   taken.push({x, y, half});
   const left = x - 2.5 * text;
-  const bars = [['track', 5 * text], ['level', 5 * text * value]];
+  const bars = [
+    ['track', 5 * text],
+    ['level', 5 * text * value],
+  ];
   for (const [kind, length] of bars) {
-    svg.append(element('rect', {x: left, y: y + .35 * text, width: length, height: .45 * text, class: kind},
-      element('title', {}, `${name} ${value.toFixed(2)}`)));
+    svg.append(
+      element(
+        'rect',
+        {x: left, y: y + 0.35 * text, width: length, height: 0.45 * text, class: kind},
+        element('title', {}, `${name} ${value.toFixed(2)}`),
+      ),
+    );
   }
-  svg.append(element('text', {x, y: y + .1 * text, 'font-size': text}, name));
+  svg.append(element('text', {x, y: y + 0.1 * text, 'font-size': text}, name));
 }
 
 function movementTerms(data, shared, face) {
@@ -95,11 +107,26 @@ CHARTS.movements = (data, shared, face) => {
   const weak = groups.filter(group => !isStrong(group.value));
   const parts = [
     element('div', {class: 'onface'}, movementPicture(data, shared, face)),
-    element('div', {class: 'numbers'}, movementTable('estimated intensity from 0 to 1, no FACS coding; left and right are the person\u2019s', strong, data)),
+    element(
+      'div',
+      {class: 'numbers'},
+      movementTable(
+        'estimated intensity from 0 to 1, no FACS coding; left and right are the person\u2019s',
+        strong,
+        data,
+      ),
+    ),
   ];
   if (weak.length) {
-    parts[1].append(element('details', {}, element('summary', {}, `${weak.length} more below ${WEAK}`), movementTable('', weak, data)));
+    parts[1].append(
+      element(
+        'details',
+        {},
+        element('summary', {}, `${weak.length} more below ${WEAK}`),
+        movementTable('', weak, data),
+      ),
+    );
   }
-  parts[1].append(movementTerms(data, shared, face));
+  if (data.regions) parts[1].append(movementTerms(data, shared, face));
   return {parts};
 };

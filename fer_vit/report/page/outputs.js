@@ -9,7 +9,9 @@ CHARTS.outputs = (data, shared, face) => {
   const scale = `from ${text(low).replace(MINUS, '\u2212')} to ${high}${unit && ` ${unit}`}`;
   const notes = meanings.map((meaning, k) => element('p', {class: 'note'}, `${names[k]}: ${meaning}`));
   const bars = table(scale, ['output', 'size', 'value'], rows);
-  return {parts: [bars, ...notes, outputTerms(data, shared, face, digits)]};
+  const parts = [bars, ...notes];
+  if (data.regions) parts.push(outputTerms(data, shared, face, digits));
+  return {parts};
 };
 
 /* What each output of a head is made of, all on one scale. */

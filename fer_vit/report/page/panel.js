@@ -47,15 +47,16 @@ function drawBox(box, face, form) {
 }
 
 /* The result in words: the regions with the largest shares. */
-const NAMED = 3;  // regions of a sentence, at most
-const SMALL = 5;  // percent, rounded as shown, below which a region is not in a sentence
+const NAMED = 3; // regions of a sentence, at most
+const SMALL = 5; // percent, rounded as shown, below which a region is not in a sentence
 
 function attributionSentence(face, {name, shares}) {
-  const named = sign => largest(shares, shares.length)
-    .filter(r => face.boxes[r] && Math.round(100 * sign * shares[r]) >= SMALL)
-    .slice(0, NAMED)
-    .map(r => `${regions[r]} ${signedPercent(shares[r])}`)
-    .join(', ');
+  const named = sign =>
+    largest(shares, shares.length)
+      .filter(r => face.boxes[r] && Math.round(100 * sign * shares[r]) >= SMALL)
+      .slice(0, NAMED)
+      .map(r => `${regions[r]} ${signedPercent(shares[r])}`)
+      .join(', ');
   const pro = named(1);
   const contra = named(-1);
   const parts = [`For ${name}: ${pro || `no region with ${SMALL}% or more`}.`];
@@ -64,7 +65,9 @@ function attributionSentence(face, {name, shares}) {
 }
 
 function attentionSentence(face, {output}) {
-  const named = largest(output, NAMED).filter(r => face.boxes[r]).map(r => `${regions[r]} ${percent(output[r])}`);
+  const named = largest(output, NAMED)
+    .filter(r => face.boxes[r])
+    .map(r => `${regions[r]} ${percent(output[r])}`);
   return named.length ? `The output takes most from: ${named.join(', ')}.` : '';
 }
 
@@ -93,13 +96,20 @@ function attentionLegend(face, {pairs, output, patches}, state) {
     parts.push(key('line', `widest: ${regions[a]} and ${regions[b]}, ${percent(share)} in both directions`));
   }
   if (output[most] > 0) {
-    parts.push(key('ball', `largest: ${regions[most]}, ${percent(output[most])} of the attention to the output`));
+    parts.push(
+      key('ball', `largest: ${regions[most]}, ${percent(output[most])} of the attention to the output`),
+    );
   }
   if (PATCHES && state.map) {
     const times = Math.max(...patches) / uniformShare(face);
-    parts.push(key('cloud', times > 1.05
-      ? `patches above an equal share, up to ${times.toFixed(1)} times`
-      : 'all patches have about an equal share'));
+    parts.push(
+      key(
+        'cloud',
+        times > 1.05
+          ? `patches above an equal share, up to ${times.toFixed(1)} times`
+          : 'all patches have about an equal share',
+      ),
+    );
   }
   parts.push(element('span', {}, 'attention is no reason for the prediction'));
   return parts;
@@ -116,29 +126,54 @@ const present = face => [...regions.keys()].filter(r => face.boxes[r]);
 function attributionTables(face, {index, shares}) {
   const shown = present(face);
   const end = shareEnd(shares);
-  const contributions = signedTable('contribution of regions; absolute values add up to 100%',
-    shown.map(r => regions[r]), shown.map(r => shares[r]),
-    (share, i) => signedPercent(share) + interval(face, shown[i], signedPercent), end);
+  const contributions = signedTable(
+    'contribution of regions; absolute values add up to 100%',
+    shown.map(r => regions[r]),
+    shown.map(r => shares[r]),
+    (share, i) => signedPercent(share) + interval(face, shown[i], signedPercent),
+    end,
+  );
   const tables = [withScale(contributions, signedPercent(-end), '0', signedPercent(end))];
   if (index === 0 && face.interactions.length) {
-    const rows = face.interactions.slice(0, 2 * ARCS).map(([a, b, logits]) => [`${regions[a]}, ${regions[b]}`, signed(logits)]);
-    tables.push(table('pairs that count more (+) or less (-) together than the sum of each alone, in logits', ['pair', 'logits'], rows));
+    const rows = face.interactions
+      .slice(0, 2 * ARCS)
+      .map(([a, b, logits]) => [`${regions[a]}, ${regions[b]}`, signed(logits)]);
+    tables.push(
+      table(
+        'pairs that count more (+) or less (-) together than the sum of each alone, in logits',
+        ['pair', 'logits'],
+        rows,
+      ),
+    );
   }
   return tables;
 }
 
 function attentionTables(face, {pairs, output}, view) {
-  const bounds = index => view ? '' : interval(face, index, percent);
+  const bounds = index => (view ? '' : interval(face, index, percent));
   const shown = present(face);
   const end = shareEnd(output);
   const equal = 1 / shown.length;
-  const rows = shown.map(r => [regions[r], bar(output[r] / end, equal / end), percent(output[r]) + bounds(R + r)]);
-  const received = table('attention to the output; the line is an equal share', ['region', 'size', 'share'], rows);
+  const rows = shown.map(r => [
+    regions[r],
+    bar(output[r] / end, equal / end),
+    percent(output[r]) + bounds(R + r),
+  ]);
+  const received = table(
+    'attention to the output; the line is an equal share',
+    ['region', 'size', 'share'],
+    rows,
+  );
   const tables = [withScale(received, '0', percent(end))];
   if (pairs.length) {
-    const between = pairs.map(({a, b, takes, gives}) => [`${regions[a]}, ${regions[b]}`,
-      percent(takes) + bounds(2 * R + a * R + b), percent(gives) + bounds(2 * R + b * R + a)]);
-    tables.push(table('attention between regions', ['pair', 'first from second', 'second from first'], between));
+    const between = pairs.map(({a, b, takes, gives}) => [
+      `${regions[a]}, ${regions[b]}`,
+      percent(takes) + bounds(2 * R + a * R + b),
+      percent(gives) + bounds(2 * R + b * R + a),
+    ]);
+    tables.push(
+      table('attention between regions', ['pair', 'first from second', 'second from first'], between),
+    );
   }
   return tables;
 }
@@ -158,7 +193,9 @@ function makePanel() {
   panel.showFace = face => {
     shown = face;
     const top = face.order[0];
-    panel.querySelector('h2').replaceChildren(element('b', {}, labels[top]), ` ${probability(face.probabilities[top])}`);
+    panel
+      .querySelector('h2')
+      .replaceChildren(element('b', {}, labels[top]), ` ${probability(face.probabilities[top])}`);
     panel.querySelector('.name').textContent = face.name;
     panel.querySelector('.number').textContent = face.where;
     panel.querySelector('.flags').replaceChildren(...face.warnings.map(text => element('li', {}, text)));
@@ -171,9 +208,16 @@ function makePanel() {
 }
 
 function probabilities(face) {
-  const likely = face.order.filter((label, rank) => rank === 0 || face.probabilities[label] >= .005);
-  return table('expression', ['expression', 'size', 'probability'],
-    likely.map(label => [labels[label], bar(face.probabilities[label]), probability(face.probabilities[label])]));
+  const likely = face.order.filter((label, rank) => rank === 0 || face.probabilities[label] >= 0.005);
+  return table(
+    'expression',
+    ['expression', 'size', 'probability'],
+    likely.map(label => [
+      labels[label],
+      bar(face.probabilities[label]),
+      probability(face.probabilities[label]),
+    ]),
+  );
 }
 
 function charts(face) {

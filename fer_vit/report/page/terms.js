@@ -1,4 +1,4 @@
-const TERMS = 'Which regions raise or lower each';  // title of the terms
+const TERMS = 'Which regions raise or lower each'; // title of the terms
 
 /* The terms of an output of a further head: they add up to the output itself. */
 function termsTable(caption, face, values, digits, end = endOf(values)) {
@@ -8,4 +8,8 @@ function termsTable(caption, face, values, digits, end = endOf(values)) {
 }
 
 /* The terms of output `k`: the bias, the part of the whole face, and those of the regions that are there. */
-const termsOf = (data, {bias}, face, k) => [bias[k], data.face[k], ...present(face).map(r => data.regions[k][r])];
+const termsOf = (data, {bias}, face, k) => [
+  bias[k],
+  data.face[k],
+  ...present(face).map(r => data.regions[k][r]),
+];

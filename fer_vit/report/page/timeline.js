@@ -1,13 +1,13 @@
 /* People in clips over time. */
-const SLOTS = 14;  // pictures in a strip
-const UNITS = [.1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600];  // seconds between ticks
-const AT_FIRST = 8;  // people that are shown at first, of a crowd
+const SLOTS = 14; // pictures in a strip
+const UNITS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600]; // seconds between ticks
+const AT_FIRST = 8; // people that are shown at first, of a crowd
 
 const shows = (person, face) => person.track === face.track && person.name === face.name;
 
 function clock(seconds) {
-  const tenths = Math.round(10 * seconds);  // before the minutes: 59.97 seconds are 1:00.0
-  return `${Math.floor(tenths / 600)}:${(tenths % 600 / 10).toFixed(1).padStart(4, '0')}`;
+  const tenths = Math.round(10 * seconds); // before the minutes: 59.97 seconds are 1:00.0
+  return `${Math.floor(tenths / 600)}:${((tenths % 600) / 10).toFixed(1).padStart(4, '0')}`;
 }
 
 /* From where to where each of these times counts: half the way to its neighbours. */
@@ -22,12 +22,12 @@ function spans(times) {
 function stacked({start, end, gaps}, times, layers) {
   const sums = times.map(() => 0);
   const length = end - start || 1;
-  const edges = layers.map(({values}) => values.map((value, i) => [sums[i] += value, 0]));
+  const edges = layers.map(({values}) => values.map((value, i) => [(sums[i] += value), 0]));
   const high = Math.max(...sums);
-  const x = time => (1000 * (time - start) / length).toFixed(1);
-  const y = value => (100 * (high - value) / (high || 1)).toFixed(1);
+  const x = time => ((1000 * (time - start)) / length).toFixed(1);
+  const y = value => ((100 * (high - value)) / (high || 1)).toFixed(1);
   const drawn = element('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
-  const steps = times.length < 60 ? spans(times) : times.map(time => [time]);  // steps where frames are few
+  const steps = times.length < 60 ? spans(times) : times.map(time => [time]); // steps where frames are few
   layers.forEach(({colour, name}, n) => {
     const along = side => steps.flatMap((span, i) => span.map(time => `${x(time)} ${y(edges[n][i][side])}`));
     const points = [...along(0), ...along(1).reverse()];
@@ -36,8 +36,13 @@ function stacked({start, end, gaps}, times, layers) {
   for (const [from, to] of gaps) {
     drawn.append(element('rect', {x: x(from), y: 0, width: x(to) - x(from), height: 100}));
   }
-  const scale = element('div', {class: 'rows ends', 'aria-hidden': 'true'},
-    element('span', {}, '1'), element('span', {}, 'probability'), element('span', {}, '0'));
+  const scale = element(
+    'div',
+    {class: 'rows ends', 'aria-hidden': 'true'},
+    element('span', {}, '1'),
+    element('span', {}, 'probability'),
+    element('span', {}, '0'),
+  );
   return element('figure', {}, scale, drawn);
 }
 
@@ -48,33 +53,55 @@ function strips({start, end, gaps}, own) {
   const shares = own.map(i => faces[i].targets[0].shares);
   const most = Math.max(1e-9, ...shares.flat().map(Math.abs));
   const drawn = element('svg', {
-    viewBox: `0 0 1000 ${rows.length}`, preserveAspectRatio: 'none', 'aria-hidden': 'true',
+    viewBox: `0 0 1000 ${rows.length}`,
+    preserveAspectRatio: 'none',
+    'aria-hidden': 'true',
   });
-  spans(own.map(i => faces[i].seconds)).forEach(([from, to], n) => rows.forEach((r, y) => {
-    const share = shares[n][r];
-    drawn.append(element('rect', {
-      x: scale * (from - start), y: y + .04, width: Math.max(2, scale * (to - from)), height: .92,
-      class: share < 0 ? 'against' : 'for', 'fill-opacity': (Math.abs(share) / most).toFixed(3),
-    }, element('title', {}, `${regions[r]} ${signedPercent(share)}`)));
-  }));
+  spans(own.map(i => faces[i].seconds)).forEach(([from, to], n) =>
+    rows.forEach((r, y) => {
+      const share = shares[n][r];
+      drawn.append(
+        element(
+          'rect',
+          {
+            x: scale * (from - start),
+            y: y + 0.04,
+            width: Math.max(2, scale * (to - from)),
+            height: 0.92,
+            class: share < 0 ? 'against' : 'for',
+            'fill-opacity': (Math.abs(share) / most).toFixed(3),
+          },
+          element('title', {}, `${regions[r]} ${signedPercent(share)}`),
+        ),
+      );
+    }),
+  );
   for (const [from, to] of gaps) {
-    drawn.append(element('rect', {x: scale * (from - start), y: 0, width: scale * (to - from), height: rows.length}));
+    drawn.append(
+      element('rect', {x: scale * (from - start), y: 0, width: scale * (to - from), height: rows.length}),
+    );
   }
-  const names = element('div', {class: 'rows', 'aria-hidden': 'true'}, ...rows.map(r => element('span', {}, regions[r])));
+  const names = element(
+    'div',
+    {class: 'rows', 'aria-hidden': 'true'},
+    ...rows.map(r => element('span', {}, regions[r])),
+  );
   return element('figure', {class: 'strips'}, names, drawn);
 }
 
 function pictureStrip(person, nearest) {
   const {start, end, times, gaps} = person;
-  const half = .5 / SLOTS * (end - start);
+  const half = (0.5 / SLOTS) * (end - start);
   const strip = element('div', {class: 'strip'});
   for (let slot = 0; slot < SLOTS; slot++) {
-    const time = start + (slot + .5) / SLOTS * (end - start);
+    const time = start + ((slot + 0.5) / SLOTS) * (end - start);
     const within = time > times[0] - half && time < times.at(-1) + half;
     const absent = gaps.some(([from, to]) => from < time && time < to);
-    strip.append(within && !absent
-      ? element('img', {src: faces[nearest(time)].image, alt: '', loading: 'lazy', draggable: 'false'})
-      : element('span'));
+    strip.append(
+      within && !absent
+        ? element('img', {src: faces[nearest(time)].image, alt: '', loading: 'lazy', draggable: 'false'})
+        : element('span'),
+    );
   }
   return strip;
 }
@@ -82,7 +109,7 @@ function pictureStrip(person, nearest) {
 function timeTicks({start, end}, at) {
   const ticks = element('div', {class: 'ticks'});
   const unit = UNITS.find(length => (end - start) / length <= 6) || 7200;
-  for (let time = Math.ceil(start / unit) * unit; time <= end - .07 * (end - start); time += unit) {
+  for (let time = Math.ceil(start / unit) * unit; time <= end - 0.07 * (end - start); time += unit) {
     ticks.append(element('span', {'--x': at(time)}, clock(time)));
   }
   return ticks;
@@ -93,10 +120,16 @@ function timeline(person) {
   const {start, end} = person;
   const at = time => (time - start) / (end - start || 1);
   const distance = (i, time) => Math.abs(faces[i].seconds - time);
-  const nearest = time => own.reduce((best, i) => distance(i, time) < distance(best, time) ? i : best);
+  const nearest = time => own.reduce((best, i) => (distance(i, time) < distance(best, time) ? i : best));
   const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
-  const block = element('div', {class: 'timeline'}, pictureStrip(person, nearest),
-    stacked(person, person.times, layers), strips(person, own), timeTicks(person, at));
+  const block = element(
+    'div',
+    {class: 'timeline'},
+    pictureStrip(person, nearest),
+    stacked(person, person.times, layers),
+    strips(person, own),
+    timeTicks(person, at),
+  );
   block.own = own;
   block.place = number => {
     block.number = number;
@@ -104,7 +137,7 @@ function timeline(person) {
   };
   block.near = event => {
     const {left, width} = block.getBoundingClientRect();
-    return nearest(start + (event.clientX - left) / width * (end - start));
+    return nearest(start + ((event.clientX - left) / width) * (end - start));
   };
   block.addEventListener('click', event => openFace(block.near(event), () => own, block.home ?? back));
   return block;
@@ -115,8 +148,11 @@ function showPerson(person) {
   const block = timeline(person);
   const now = element('output');
   const state = {
-    role: 'slider', tabindex: 0, 'aria-label': `${name} over time`,
-    'aria-valuemin': person.start, 'aria-valuemax': person.end,
+    role: 'slider',
+    tabindex: 0,
+    'aria-label': `${name} over time`,
+    'aria-valuemin': person.start,
+    'aria-valuemax': person.end,
   };
   for (const [attribute, value] of Object.entries(state)) block.setAttribute(attribute, value);
   const place = number => {
@@ -129,7 +165,10 @@ function showPerson(person) {
   };
   place(block.own[0]);
   block.addEventListener('pointermove', event => place(block.near(event)));
-  const here = () => { place(current); return block; };
+  const here = () => {
+    place(current);
+    return block;
+  };
   block.home = here;
   block.addEventListener('keydown', event => {
     const steps = {ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, Home: -Infinity, End: Infinity};
@@ -143,12 +182,17 @@ function showPerson(person) {
     }
     event.preventDefault();
   });
-  const frames = block.own.length < person.frames
-    ? `${person.frames} frames, ${block.own.length} of them explained`
-    : `${person.frames} frames`;
+  const frames =
+    block.own.length < person.frames
+      ? `${person.frames} frames, ${block.own.length} of them explained`
+      : `${person.frames} frames`;
   const seen = `${file(person.name)}, ${clock(person.times[0])} to ${clock(person.times.at(-1))}, ${frames}`;
-  return element('section', {class: 'person', 'aria-label': name},
-    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now), block);
+  return element(
+    'section',
+    {class: 'person', 'aria-label': name},
+    element('header', {}, element('h3', {}, name), element('bdi', {title: person.name}, seen), now),
+    block,
+  );
 }
 
 function showPeople() {
@@ -168,7 +212,8 @@ function showPeople() {
     box.addEventListener('input', choose);
     choose();
     const clip = element('small', {}, several ? person.name : '');
-    document.querySelector('.tracks fieldset').append(
-      element('label', {}, box, element('span', {}, `person ${person.track} `, clip)));
+    document
+      .querySelector('.tracks fieldset')
+      .append(element('label', {}, box, element('span', {}, `person ${person.track} `, clip)));
   }
 }

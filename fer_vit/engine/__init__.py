@@ -1,0 +1,1 @@
+"""Engines compute the raw outputs of a network, and `decode` converts these to predictions."""

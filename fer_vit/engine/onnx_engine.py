@@ -1,0 +1,140 @@
+"""Computes a network with ONNX Runtime, without PyTorch."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fer_vit.engine.protocol import Calibration, RawOutputs
+from fer_vit.errors import ModelError, short
+from fer_vit.face.finder import Crops
+from fer_vit.face.network import open_network
+from fer_vit.geometry import Array
+from fer_vit.model_settings import ModelSettings
+from fer_vit.processes import threads
+from fer_vit.texts import check_permission
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+FACES_PER_THREAD = 8  # one thread computes up to 8 faces as fast as two threads
+RETURNS = "logits"  # what a file for an engine returns, in its metadata
+METADATA = "fer_vit"  # the key of the metadata in an ONNX file
+FIRST_OUTPUTS = ("logits", "features")
+
+
+def network_inputs(crops: Crops) -> dict[str, Any]:
+    """Returns the inputs of an exported network by name.
+
+    They are images (B, 3, S, S) in [0, 1], boxes (B, R, 4) and which regions are present (B, R).
+    """
+    image = np.ascontiguousarray(crops.image.transpose(0, 3, 1, 2), np.float32) / 255
+    return {"image": image, "boxes": crops.boxes, "valid": crops.valid}
+
+
+class OnnxEngine:
+    """The network in an ONNX file of `exporting.engine_files`.
+
+    ONNX Runtime has no threads of its own here, because they do not survive a fork. Large batches
+    are shared between threads of Python instead, which wait for no lock meanwhile.
+    """
+
+    device = "cpu"
+
+    def __init__(self, path: Path, settings: ModelSettings) -> None:
+        """Reads a file.
+
+        Raises FerVitError when the file is damaged, from elsewhere, or does not fit the settings.
+        """
+        self.path = path
+        try:
+            self._content = path.read_bytes()
+        except OSError as error:
+            check_permission(path, error)
+            raise ModelError(f"{path} cannot be read ({error}).") from error
+        self._session = self._open()
+        facts = self._read_facts()
+        self.heads = [*settings.outputs]
+        self.width = self._check(settings)
+        self.takes_regions = len(self._session.get_inputs()) > 1
+        self.calibration: Calibration | None = None
+        if "temperature" in facts:
+            self.calibration = Calibration(facts["temperature"], facts["thresholds"])
+        self.fingerprint: str = facts["weights"]
+
+    def _open(self) -> "InferenceSession":
+        try:
+            return open_network(self._content)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ModelError(
+                f"{self.path} is not an ONNX file that ONNX Runtime reads "
+                f"({short(' '.join(str(error).split()))}). Export the model again."
+            ) from error
+
+    def _read_facts(self) -> dict[str, Any]:
+        """Returns the metadata.
+
+        Raises FerVitError for a file that is not an engine's, such as one for other programs.
+        """
+        text = self._session.get_modelmeta().custom_metadata_map.get(METADATA, "{}")
+        try:
+            facts = json.loads(text)
+            if facts["returns"] != RETURNS or not isinstance(facts["weights"], str):
+                raise ValueError
+        except (ValueError, LookupError, TypeError) as error:
+            raise ModelError(
+                f"Expected {self.path} to return the logits of a model of fer-vit, but it is "
+                "another file. Write the folder with `fer-vit export FOLDER`."
+            ) from error
+        return dict(facts)
+
+    def _check(self, settings: ModelSettings) -> int:
+        """Returns the width of the features.
+
+        Raises FerVitError when inputs or outputs do not fit the settings.
+        """
+        crop = settings.crop
+        inputs = {"image": [3, crop.size, crop.size]}
+        if len(self._session.get_inputs()) > 1:
+            inputs["boxes"] = [len(crop.regions), 4]
+            inputs["valid"] = [len(crop.regions)]
+        outputs = {"logits": [len(settings.labels)]}
+        for head, names in settings.outputs.items():
+            outputs[head] = [len(names)]
+        given = {entry.name: entry.shape[1:] for entry in self._session.get_outputs()}
+        (width,) = given.pop("features", [None])
+        actual = {entry.name: entry.shape[1:] for entry in self._session.get_inputs()} | given
+        expected = inputs | outputs
+        if actual != expected or not isinstance(width, int):
+            raise ModelError(
+                f"Expected {self.path} to have the inputs and outputs {short(expected)}, as its "
+                f"config.json, but it has {short(actual)}. Export the model again."
+            )
+        return width
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_session": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._session = self._open()
+
+    def run(self, crops: Crops) -> RawOutputs:
+        """Returns the raw outputs for one or more crops."""
+        chunks = [*crops.split(FACES_PER_THREAD)]
+        count = min(threads(), len(chunks))
+        if count > 1:
+            with ThreadPoolExecutor(count) as pool:
+                parts = [*pool.map(self._run_chunk, chunks)]
+        else:
+            parts = [self._run_chunk(chunk) for chunk in chunks]
+        logits, features, *heads = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return RawOutputs(logits, features, dict(zip(self.heads, heads, strict=True)))
+
+    def _run_chunk(self, crops: Crops) -> list[Array]:
+        names = [entry.name for entry in self._session.get_inputs()]
+        inputs = network_inputs(crops)
+        outputs = [*FIRST_OUTPUTS, *self.heads]
+        return list(self._session.run(outputs, {name: inputs[name] for name in names}))

@@ -1,0 +1,190 @@
+"""The settings that prediction needs besides a network, and their plain form in files."""
+
+import math
+from argparse import ArgumentError
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from jsonargparse import ArgumentParser
+
+from fer_vit.conformal import COVERAGES, Thresholds
+from fer_vit.errors import FerVitError, ModelError, short
+from fer_vit.face.crop import MAX_CROP, CropSpec
+from fer_vit.geometry import Array
+from fer_vit.heads import check_head_outputs
+from fer_vit.labels import check_labels
+
+Settings = TypeVar("Settings")
+DEFAULT_SIZE = 224  # the side of the crop if a file does not have it, as in `RegionViTConfig`
+COVERAGE_KEYS = {str(coverage) for coverage in COVERAGES}  # the keys of `thresholds` in JSON
+
+
+@dataclass
+class ModelSettings:
+    """Settings that prediction needs besides the network."""
+
+    # The C expressions in the order of the logits; empty: an encoder for pretraining.
+    labels: list[str]
+    # How a face becomes the input of the network.
+    crop: CropSpec
+    # Divides the logits before the softmax, so that confidence matches accuracy.
+    temperature: float = 1.0
+    # The thresholds of prediction sets (see `conformal`); empty: not calibrated.
+    thresholds: Thresholds = field(default_factory=dict)
+    # How far training balanced the classes: 1 for balanced sampling, otherwise the strength of the
+    # logit adjustment in training.
+    evened: float = 0.0
+    # (C,), the share of each class that the network expects, all above 0; empty: unknown. The prior
+    # is the shares of the training faces to the power of 1 - `evened`, normalized.
+    prior: tuple[float, ...] = ()
+    # The log of the prior, times this, is subtracted from the logits (Menon et al. 2021).
+    adjustment: float = 0.0
+    # Gain in pixel insertion over random scores, followed by the interval if that is known, by
+    # explanation method and for "attention" (see docs/explanation/faithfulness.md); empty: not
+    # measured.
+    faithfulness: dict[str, list[float]] = field(default_factory=dict)
+    # The names of the K outputs, in order, of each further head of `heads.HEADS`.
+    outputs: dict[str, list[str]] = field(default_factory=dict)
+
+    def offset(
+        self, prior: Sequence[float] | None = None, possible: Sequence[bool] = ()
+    ) -> Array | None:
+        """Returns what is added to the logits of the network (C,). None: nothing.
+
+        Without arguments, this is the logit adjustment of training (Menon et al. 2021).
+
+        Args:
+            prior: Another prior (C,), which replaces the adjustment: probabilities are divided by
+                the training prior and multiplied by the new prior (Saerens et al. 2002).
+            possible: Which classes are possible (C,); other classes get probability 0. Empty: all.
+        """
+        with np.errstate(divide="ignore"):  # the log of 0 is -inf
+            offsets = [np.log(np.asarray(possible, float))] if possible else []
+            if prior is not None:
+                new, old = np.log([prior, self.prior])
+                offsets.append(self.temperature * (new - old))
+            elif self.adjustment:
+                offsets.append(-self.adjustment * np.log(self.prior))
+        return np.sum(offsets, axis=0) if offsets else None
+
+
+# The names of the settings in a file. The size and the regions of the crop are in the file's
+# `config`, because the network depends on them.
+CROP_KEYS = ("align", "template")
+SETTINGS_KEYS = (
+    *CROP_KEYS,
+    *(entry.name for entry in fields(ModelSettings) if entry.name != "crop"),
+)
+
+
+def plain_settings(settings: ModelSettings) -> dict[str, Any]:
+    """Returns settings as plain values by `SETTINGS_KEYS`."""
+    plain = asdict(settings)
+    crop = plain.pop("crop")
+    return {key: crop[key] for key in CROP_KEYS} | plain
+
+
+def read_model_settings(plain: Any, name: str | Path, pretraining: bool = False) -> ModelSettings:
+    """Converts and checks the plain settings of a file.
+
+    Args:
+        plain: The dictionary in config.json, or such a dictionary from the hyper-parameters of a
+            checkpoint: values by `SETTINGS_KEYS`, and `config` with the settings of the network.
+        name: The name of the model in messages.
+        pretraining: Whether the model is an encoder of masked pretraining, without labels.
+
+    Raises:
+        FerVitError: Settings are missing or wrong.
+    """
+    config = plain.get("config") if isinstance(plain, dict) else None
+    if not isinstance(config, dict) or not isinstance(plain.get("labels"), list | tuple):
+        raise ModelError(
+            f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
+        )
+    if not pretraining:
+        check_labels(plain["labels"], name)
+    values = {key: plain[key] for key in SETTINGS_KEYS if plain.get(key) is not None}
+    crop = {"size": config.get("img_size", DEFAULT_SIZE), "regions": config.get("regions", ())}
+    for key in CROP_KEYS:
+        given = values.pop(key, None)
+        if given:
+            crop[key] = given
+    settings = read_settings(ModelSettings, values, name, crop=read_settings(CropSpec, crop, name))
+    check_head_outputs(settings.outputs, name)
+    _check_ranges(settings, name)
+    return settings
+
+
+def read_settings(
+    kind: type[Settings], values: dict[str, Any], name: object, **built: Any
+) -> Settings:
+    """Converts plain values of the file `name` to a class of settings.
+
+    `built` are arguments of the class that are converted already. Raises FerVitError for a value of
+    a wrong type.
+    """
+    # mypy takes a class as not hashable
+    parser = _settings_parser(kind, frozenset(built))  # type: ignore[arg-type]
+    try:
+        return kind(**parser.parse_object(values).as_dict(), **built)
+    except (ArgumentError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+        reason = short(" ".join(str(error).split()))
+        raise FerVitError(
+            f"{name} does not fit this version of fer-vit ({reason}). Upgrade fer-vit."
+        ) from error
+
+
+@cache
+def _settings_parser(kind: type, built: frozenset[str]) -> ArgumentParser:
+    """Returns a cached parser for the fields of a class: jsonargparse is slow to build a parser."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip={*built})
+    return parser
+
+
+def _check_ranges(settings: ModelSettings, name: str | Path) -> None:
+    """Raises FerVitError when the number of values of a setting or a value is wrong."""
+    classes = len(settings.labels)
+    crop = settings.crop
+
+    def expect(key: str, fits: bool, expected: str, part: object = settings) -> None:
+        if not fits:
+            actual = short(getattr(part, key))
+            raise ModelError(f"{name}: expected {key} to be {expected}, but got {actual}.")
+
+    has_points = len(crop.template) == 5 and _all_within(chain(*crop.template), -9, 9)
+    expect("template", has_points, "five points (x, y)", crop)
+    expect("size", 1 <= crop.size <= MAX_CROP, f"from 1 to {MAX_CROP} pixels", crop)
+
+    expect("temperature", _all_within([settings.temperature], 1e-3, 1e3), "from 0.001 to 1000")
+
+    # A row has the threshold for all faces, then for each label (1 + C). Files of earlier versions
+    # have None for a label with too few calibration faces.
+    valid_rows = []
+    for row in settings.thresholds.values():
+        is_complete = len(row) == 1 + classes and row[0] is not None
+        valid_rows.append(is_complete and _all_within(row, 0, 1))
+    has_keys = not settings.thresholds or settings.thresholds.keys() == COVERAGE_KEYS
+    are_valid = has_keys and all(valid_rows)
+    expect("thresholds", are_valid, "from 0 to 1, all and each label, by coverage")
+
+    has_prior = len(settings.prior) in (0, classes) and _all_within(settings.prior, 1e-9, 1)
+    expect("prior", has_prior, "empty or one share per label")
+
+    expect("evened", 0 <= settings.evened < math.inf, "at least 0")
+    most = 1 if settings.prior else 0
+    expect("adjustment", 0 <= settings.adjustment <= most, "from 0 to 1, and 0 without a prior")
+
+    for gain in settings.faithfulness.values():
+        is_gain = len(gain) in (1, 3) and _all_within(gain, -9, 9)
+        expect("faithfulness", is_gain, "one number or three for each method")
+
+
+def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:
+    """Returns whether all numbers lie between two bounds, inclusive. None is ignored."""
+    return all(low <= number <= high for number in numbers if number is not None)

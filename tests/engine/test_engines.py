@@ -1,0 +1,335 @@
+"""The engines of a model: their agreement, their choice, and files that do not fit."""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch.nn.functional import softmax
+
+from fer_vit import load
+from fer_vit.data.dataset import FaceDataset, face_crops
+from fer_vit.data.manifest import Manifest
+from fer_vit.engine import choice
+from fer_vit.engine.decode import decode_head
+from fer_vit.engine.onnx_engine import OnnxEngine
+from fer_vit.engine.protocol import RawOutputs
+from fer_vit.engine.torch_engine import TorchEngine
+from fer_vit.errors import FerVitError, ModelError
+from fer_vit.face.finder import Crops
+from fer_vit.face.image import encode_png
+from fer_vit.geometry import Array
+from fer_vit.heads import HEADS
+from fer_vit.losses import decode
+from fer_vit.model_settings import read_model_settings
+from fer_vit.predict.recognizer import Recognizer, load_torch
+from fer_vit.store.folder import hash_weights, load_network
+from fer_vit.store.hub import DEFAULT_MODEL, ENGINE_FILES, read_config, shipped_models
+from tests.helpers.commands import fails, run
+from tests.helpers.crops import noise_crops
+
+AGREEMENT = 1e-4
+"""Largest difference between engines, as a share of the range of an output over the faces."""
+MANY = 64
+HEAVY = {
+    *("torch", "torchvision", "timm", "lightning", "albumentations", "torchmetrics"),
+    *("matplotlib", "scipy"),
+}
+
+
+@cache
+def engines(name: str) -> tuple[Recognizer, Recognizer]:
+    """A model with ONNX Runtime and with torch."""
+    return load(name, "cpu"), load_torch(name, "cpu")
+
+
+def all_outputs(raw: RawOutputs) -> dict[str, Array]:
+    return {"logits": raw.logits, "features": raw.features, **raw.heads}
+
+
+def check_agreement(name: str, crops: Crops) -> None:
+    small, whole = engines(name)
+    assert isinstance(small.engine, OnnxEngine)
+    assert isinstance(whole.engine, TorchEngine)
+    expected = all_outputs(whole.engine.run(crops))
+    for count in (1, 3, len(crops)):
+        for output, values in all_outputs(small.engine.run(crops[:count])).items():
+            scale = np.ptp(expected[output], axis=0)
+            difference = abs(values - expected[output][:count]) / scale
+            assert difference.max() < AGREEMENT, (output, count)
+    predicted, reference = small.read(crops), whole.read(crops)
+    np.testing.assert_allclose(predicted.probabilities, reference.probabilities, atol=AGREEMENT)
+    assert predicted.outputs.shape == (len(crops), len(small.outputs))
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_engines_of_a_shipped_model_agree(name: str, drawn: Path) -> None:
+    spec = load(name, "cpu").crop_spec
+    check_agreement(name, noise_crops(spec, MANY))  # also with missing regions
+    faces = Manifest.read(drawn / "faces.parquet")
+    (crops,) = face_crops(FaceDataset(faces, spec), range(MANY), MANY)
+    check_agreement(name, crops)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_engines_of_a_shipped_model_agree_on_photos(
+    name: str, ferplus_zip: Path, tmp_path: Path
+) -> None:
+    shutil.unpack_archive(ferplus_zip, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    run("prepare", "ferplus", folder, tmp_path / "faces.parquet")
+    faces = Manifest.read(tmp_path / "faces.parquet", ["val"]).split("val")
+    rows = np.linspace(0, len(faces) - 1, MANY).astype(int).tolist()
+    (crops,) = face_crops(FaceDataset(faces, load(name, "cpu").crop_spec), rows, MANY)
+    check_agreement(name, crops)
+    valid = crops.valid.copy()
+    valid[::2, ::3] = False
+    boxes = np.where(valid[..., None], crops.boxes, np.float32(0))
+    check_agreement(name, replace(crops, valid=valid, boxes=boxes))
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_files_of_a_shipped_model_have_its_weights(name: str) -> None:
+    """`python -m fer_vit.exporting.engine_files FOLDER MANIFEST` writes them anew."""
+    folder = shipped_models()[name]
+    digest = hash_weights(load_network(folder).state_dict())
+    for precision, file in ENGINE_FILES.items():
+        model = load(name, precision=precision)
+        assert model.engine.fingerprint.split()[0] == digest, file
+    assert (folder / ENGINE_FILES["int8"]).stat().st_size < 8e6
+    assert (folder / ENGINE_FILES["float32"]).stat().st_size < 14e6
+
+
+def test_8_bits_are_close_and_calibrated_for_themselves(drawn: Path) -> None:
+    whole, small = load(device="cpu"), load(precision="int8")
+    faces = Manifest.read(drawn / "faces.parquet")
+    (crops,) = face_crops(FaceDataset(faces, whole.crop_spec), range(MANY), MANY)
+    expected, predicted = whole.read(crops), small.read(crops)
+    same = expected.probabilities.argmax(1) == predicted.probabilities.argmax(1)
+    assert same.mean() > 0.9
+    assert 0 < abs(expected.probabilities - predicted.probabilities).max() < 0.3
+    assert small.thresholds != whole.thresholds
+    assert small.fingerprint != whole.fingerprint
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_values_of_heads_are_those_of_torch(head: str) -> None:
+    raw = np.linspace(-60, 60, 99).reshape(33, 3)
+    np.testing.assert_allclose(
+        decode_head(head, raw), decode(head, torch.from_numpy(raw)).numpy(), atol=1e-12
+    )
+
+
+def test_the_weights_of_8_faces_or_more_are_shared_by_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load(device="cpu")
+    crops = noise_crops(model.crop_spec, 20)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    alone = model.read(crops).probabilities
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    np.testing.assert_array_equal(model.read(crops).probabilities, alone)
+
+
+def test_a_model_is_the_same_after_pickling() -> None:
+    model = load(device="cpu", classes=["anger", "fear"])
+    crops = noise_crops(model.crop_spec, 2)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.read(crops).outputs, model.read(crops).outputs)
+    assert again.read(crops).probabilities.sum(1) == pytest.approx([1, 1])
+    assert again.conditions == model.conditions
+
+
+def test_the_probabilities_are_a_softmax_of_the_raw_logits() -> None:
+    model = load(device="cpu")
+    crops = noise_crops(model.crop_spec, 5)
+    logits = torch.from_numpy(model.engine.run(crops).logits).double()
+    expected = softmax(logits / model.settings.temperature, 1).numpy()
+    np.testing.assert_allclose(model.read(crops).probabilities, expected, atol=1e-12)
+
+
+# ------------------------------------------------------------------- the choice of an engine
+
+
+def test_torch_computes_on_a_gpu_and_without_a_file(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(load().engine, TorchEngine if choice.has_gpu() else OnnxEngine)
+    assert isinstance(load(checkpoint).engine, TorchEngine)
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    assert isinstance(load(folder, "cpu").engine, OnnxEngine)
+    assert isinstance(load(load_network(folder), "cpu").engine, TorchEngine)
+    (folder / ENGINE_FILES["float32"]).unlink()
+    assert isinstance(load(folder, "cpu").engine, TorchEngine)
+
+    # a GPU whose driver torch does not find
+    monkeypatch.setattr(choice, "has_gpu", lambda: True)
+    monkeypatch.setattr(choice, "best_device", lambda: "cpu")
+    assert isinstance(load().engine, OnnxEngine)
+
+
+def test_a_device_of_a_gpu_is_one_that_torch_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    present: set[str] = set()
+    monkeypatch.setattr(Path, "glob", lambda folder, name: iter(present & {name}))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert not choice.has_gpu()
+    present.add("nvidia[0-9]*")
+    assert choice.has_gpu()
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    assert not choice.has_gpu()
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("fer_vit.engine.choice", "fer_vit.predict.recognizer"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_what_needs_torch_says_so_in_one_line(
+    checkpoint: Path, tmp_path: Path, astronaut: Array
+) -> None:
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    (folder / ENGINE_FILES["float32"]).unlink()
+    faces = load().predict(astronaut)
+    for needs in (
+        lambda: load(checkpoint),
+        lambda: load(folder),
+        lambda: load().explain(faces),
+        lambda: load().plot_attention(faces[0]),
+    ):
+        with pytest.raises(FerVitError, match=r"^[^\n]* needs more packages: pip install .*torch"):
+            needs()
+
+
+# ---------------------------------------------------------------------- files that do not fit
+
+
+def damage(folder: Path) -> None:
+    path = folder / ENGINE_FILES["float32"]
+    path.write_bytes(path.read_bytes()[:100_000])
+
+
+def empty(folder: Path) -> None:
+    (folder / ENGINE_FILES["float32"]).write_bytes(b"")
+
+
+def take_foreign(folder: Path) -> None:
+    """A network from elsewhere."""
+    inside = Path(choice.__file__).parents[1] / "face" / "landmarks.onnx"
+    shutil.copy(inside, folder / ENGINE_FILES["float32"])
+
+
+def take_other_inputs(folder: Path) -> None:
+    """The network of another model."""
+    other = next(path for name, path in shipped_models().items() if name != DEFAULT_MODEL)
+    shutil.copy(other / ENGINE_FILES["float32"], folder / ENGINE_FILES["float32"])
+
+
+def take_probabilities(folder: Path) -> None:
+    """A file that `fer-vit export NAME.onnx` has written for other programs."""
+    path = folder / ENGINE_FILES["float32"]
+    model = onnx.load(path)
+    (facts,) = model.metadata_props
+    facts.value = json.dumps(json.loads(facts.value) | {"returns": "probabilities"})
+    onnx.save(model, path)
+
+
+def change_settings(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["outputs"]["movements"].pop()
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (damage, "is not an ONNX file that ONNX Runtime reads"),
+        (empty, "is not an ONNX file that ONNX Runtime reads"),
+        (take_foreign, "it is another file"),
+        (take_probabilities, "it is another file"),
+        (take_other_inputs, "to have the inputs and outputs"),
+        (change_settings, "to have the inputs and outputs"),
+    ],
+)
+def test_a_file_that_does_not_fit_causes_one_line(
+    change: Callable[[Path], None], words: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    change(folder)
+    with pytest.raises(ModelError, match=rf"^[^\n]*model\.onnx[^\n]*{words}[^\n]*$"):
+        load(folder, "cpu")
+
+
+def test_8_bits_that_a_model_does_not_have_cause_one_line(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    (folder / ENGINE_FILES["int8"]).unlink()
+    for name in (folder, checkpoint):
+        with pytest.raises(ModelError, match=r"^[^\n]*has no model\.int8\.onnx[^\n]*--quantize"):
+            load(name, precision="int8")
+    with pytest.raises(FerVitError, match=r"^int8 is for the device cpu"):
+        load(precision="int8", device="cuda")
+    with pytest.raises(FerVitError, match=r"float32 or int8, but got int4"):
+        load(precision="int4")  # type: ignore[arg-type]
+    with pytest.raises(FerVitError, match="in memory"):
+        load(load_network(folder), precision="int8")
+    (tmp_path / "a.png").write_bytes(encode_png(np.zeros((9, 9, 3), np.uint8)))
+    words = ["predict", tmp_path / "a.png", "--checkpoint", folder, "--precision=int8"]
+    assert "has no model.int8.onnx" in fails(capsys, *words)
+
+
+def test_the_settings_of_a_shipped_model_need_no_network() -> None:
+    for name, folder in shipped_models().items():
+        assert read_model_settings(read_config(folder, name), name) == load_network(folder).settings
+
+
+# ------------------------------------------------------------------------------ no heavy imports
+
+WITHOUT_TORCH = """
+import os
+import sys
+from pathlib import Path
+import pyarrow
+folder = Path({folder!r})
+import fer_vit
+from fer_vit.commands.predict import predict
+from fer_vit.commands.live import live
+from fer_vit.app.jobs import Task
+from fer_vit.app.tasks import run_task
+predict([folder / "photo.png"], output=folder / "faces.csv")
+model = fer_vit.load()
+assert fer_vit.table(model.predict(folder / "photo.png")).num_rows == 1
+rows = model.predict_batch(pyarrow.table({{"path": [str(folder / "photo.png")]}}))
+assert rows.num_rows == 1
+reading = {{"every": 1}}
+task = Task(folder, ["photo.png"], model.name, "faces.json", reading, report=True, explain=False)
+(folder / "job" / "uploads").mkdir(parents=True)
+os.chdir(folder / "job" / "uploads")
+Path("photo.png").write_bytes((folder / "photo.png").read_bytes())
+run_task(task, model, lambda event: None)
+assert Path("../faces.json").exists()
+"""
+
+
+def test_prediction_loads_no_heavy_package(tmp_path: Path, astronaut: Array) -> None:
+    from PIL import Image
+
+    Image.fromarray(astronaut).save(tmp_path / "photo.png")
+    code = WITHOUT_TORCH.format(folder=str(tmp_path))
+    code += f"print('loaded', *{HEAVY} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["loaded"], done.stderr

@@ -1,0 +1,166 @@
+"""Without PyTorch and what comes with it, the core works, and the rest says what it needs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import requests
+from packaging.requirements import Requirement
+from skimage.data import astronaut
+
+from fer_vit.data.schema import Reading, Row, write_manifest
+from fer_vit.extras import EXTRAS
+from fer_vit.face.image import encode_png
+from fer_vit.labels import EXPRESSIONS
+from tests.helpers.core import (
+    ROOT,
+    core_environment,
+    core_packages,
+    modules_outside_the_core,
+    run_in_core,
+)
+from tests.helpers.servers import running
+
+INPUTS = Path(__file__).parent / "golden" / "inputs"
+HEAVY = {
+    "albumentations",
+    "lightning",
+    "matplotlib",
+    "onnx",
+    "safetensors",
+    "tensorboard",
+    "timm",
+    "torch",
+    "torchmetrics",
+    "torchvision",
+}
+PHOTO = encode_png(astronaut()[:300, 100:350])
+STATISTICS = ["scipy"]
+SERVER = ["fastapi", "starlette", "uvicorn"]
+VIDEO = ["av"]
+COMMANDS = [
+    # (a command of the core, packages of the core that it does without)
+    ("--help", ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO]),
+    ("--version", ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO]),
+    ("configs", [*STATISTICS, *SERVER, *VIDEO]),
+    ("models", [*STATISTICS, *SERVER, *VIDEO]),
+    ("app --help", [*STATISTICS, *SERVER, *VIDEO]),
+    ("live --help", [*STATISTICS, *SERVER]),
+    ("predict --help", [*STATISTICS, *SERVER, *VIDEO]),
+    ("prepare --help", [*STATISTICS, *SERVER, *VIDEO]),
+    ("evaluate --help", [*SERVER, *VIDEO]),
+    ("compare --help", [*SERVER, *VIDEO]),
+    ("predict photo.png", [*STATISTICS, *SERVER, *VIDEO]),
+    ("predict photo.png --output faces.xlsx", [*STATISTICS, *SERVER, *VIDEO]),
+    ("prepare drawn faces faces.parquet --count 8", [*STATISTICS, *SERVER, *VIDEO]),
+    (
+        f"evaluate {INPUTS}/predictions.csv --labels {INPUTS}/truth.csv --columns "
+        f"{INPUTS}/people.csv --by person",
+        [*SERVER, *VIDEO],
+    ),
+    (
+        f"compare {INPUTS}/predictions.csv --columns {INPUTS}/people.csv --by condition",
+        [*SERVER, *VIDEO],
+    ),
+]
+NEED_TORCH = [
+    "fit --config drawn --data.manifest faces.parquet",
+    "validate --ckpt_path a.ckpt --data.manifest faces.parquet",
+    "test --ckpt_path a.ckpt --data.manifest faces.parquet",
+    "crossvalidate faces.parquet",
+    "evaluate faces.parquet",
+    "export model.onnx",
+    "faithfulness photo.png",
+    "finetune photos",
+    "predict photo.png --checkpoint a.ckpt",
+    "repeat drawn --manifest faces.parquet",
+    "visualize photo.png",
+]
+PYTHON = [
+    # (Python, what its error names; None: it works)
+    ("import fer_vit; fer_vit.load().predict('photo.png')[0].label", None),
+    ("import fer_vit; fer_vit.models()", None),
+    ("import fer_vit; fer_vit.FERTask", "fer_vit.FERTask needs more packages: .*[torch]"),
+    ("import fer_vit; fer_vit.visualize", "fer_vit.visualize needs more packages: .*[torch]"),
+    (
+        "import fer_vit; fer_vit.load().predict('photo.png')[0].plot()",
+        "A plot needs more packages: .*[figures]",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a photo of a face in `work`."""
+    folder = tmp_path_factory.mktemp("core")
+    (folder / "work").mkdir()
+    (folder / "work" / "photo.png").write_bytes(PHOTO)
+    return folder
+
+
+def test_what_is_hidden_here_is_what_the_core_lacks() -> None:
+    assert modules_outside_the_core() >= HEAVY
+    assert not HEAVY & core_packages()
+    assert {"numpy", "pyarrow", "scipy", "av", "fastapi", "openpyxl"} <= core_packages()
+
+
+def test_the_modules_of_the_extras_are_those_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    core = {Requirement(line).name for line in project["dependencies"]}
+    for extra, modules in EXTRAS.items():
+        listed = {Requirement(line).name for line in project["optional-dependencies"][extra]}
+        assert listed - core - {"fer-vit"} == {*modules}
+    assert {module for modules in EXTRAS.values() for module in modules} == HEAVY | {"onnxscript"}
+
+
+@pytest.mark.parametrize(("words", "also_hidden"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def test_a_command_of_the_core(words: str, also_hidden: list[str], place: Path) -> None:
+    done = run_in_core(["-m", "fer_vit", *words.split()], place, also_hidden)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize("words", NEED_TORCH)
+def test_a_command_without_torch_says_how_to_get_it(words: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "photo.png").write_bytes(PHOTO)
+    (work / "a.ckpt").write_bytes(b"")
+    row = Row(PHOTO, "photo.png", "val", "happiness")
+    write_manifest(work / "faces.parquet", Reading(EXPRESSIONS, [row]), "made")
+    before = {*work.iterdir()}
+    done = run_in_core(["-m", "fer_vit", *words.split()], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert re.fullmatch(r"fer-vit: error: .* needs more packages: pip install .*\[torch\].*", line)
+    assert {*work.iterdir()} == before
+
+
+@pytest.mark.parametrize(("code", "error"), PYTHON, ids=[code for code, _ in PYTHON])
+def test_python_of_the_core(code: str, error: str | None, place: Path) -> None:
+    done = run_in_core(["-c", code], place, STATISTICS)
+    if error is None:
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        *_, line = done.stderr.splitlines()
+        assert re.search(error.replace("[", r"\["), line)
+
+
+def test_the_server_predicts_and_does_not_explain(tmp_path: Path) -> None:
+    variables = core_environment(tmp_path / "site")
+    with running(tmp_path, PYTHONPATH=variables["PYTHONPATH"]) as server:
+
+        def send(**options: str) -> requests.Response:
+            files = {"files": ("photo.png", PHOTO, "image/png")}
+            return requests.post(f"{server.address}/api/report", files=files, data=options)
+
+        assert requests.get(f"{server.address}/api/explains").json() is False
+        report = send().json()
+        assert report["html"] is None
+        assert "faces.csv" in report["files"]
+        assert len(report["photos"]) == 1
+        refused = send(explain="true")
+        assert refused.status_code == 422
+        assert "PyTorch" in refused.text
+    assert "[torch]" in server.log.read_text()

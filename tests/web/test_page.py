@@ -1,0 +1,394 @@
+"""The page that computes in the browser: its numbers are Python's, and nothing leaves it."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from fer_vit import load
+from fer_vit.face.image import read_image
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.table import csv_text
+from tests.helpers.browser import PROGRAMS, Scheme, Tab, assert_accessible
+from tests.helpers.videos import Actor, scene, write_video
+from tests.web.conftest import served
+from tests.web.photos import SAMPLE, crowd, write_photos
+
+pytestmark = pytest.mark.slow
+
+HIDES = "What does each region contribute?"
+CSP = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' blob: data:; "
+    "media-src 'self' blob:; worker-src 'self' blob:; object-src 'none'; base-uri 'none'"
+)
+# The decoders of browsers and OpenCV differ by a level here and there in a JPEG.
+TOLERANCES = {
+    r"p_|confidence|smoothed_(?!move|yaw|pitch|roll|valence|arousal)": 1e-3,
+    r"(smoothed_)?(move_|valence|arousal)": 5e-3,
+    r"(smoothed_)?(yaw|pitch|roll)$": 0.2,
+    r"box_|.*_[xy]$|size": 0.5,
+    r"entropy|score|blur": 5e-3,
+    r"seconds": 1e-3,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Recognizer:
+    return load(device="cpu")
+
+
+@pytest.fixture
+def page(tab: Tab, address: str) -> Page:
+    """The page with its networks, as exact as Python."""
+    return opened(tab, f"{address}/")[0]
+
+
+def opened(tab: Tab, address: str, *size: Any) -> tuple[Page, list[str]]:
+    """Opens the page and waits for its networks."""
+    page, wrong = tab.open(address, *size)
+    expect(page.get_by_text("Ready.")).to_be_visible()
+    page.evaluate("document.querySelector('details.options').open = true")
+    page.get_by_label("Network").select_option("model.onnx")
+    expect(page.locator(".state progress")).to_be_hidden()
+    return page, wrong
+
+
+def read(page: Page, *files: Path | dict[str, Any]) -> list[dict[str, str]]:
+    """Gives files to the page; returns the rows of its table."""
+    page.set_input_files(".drop input", list(files))  # type: ignore[arg-type]
+    expect(page.get_by_text(re.compile(r"^Done: \d+ files?\.$"))).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the table").click()
+    assert download.value.suggested_filename == "faces.csv"
+    text = Path(download.value.path()).read_bytes().decode()
+    return [*csv.DictReader(io.StringIO(text, newline=""))]
+
+
+def python_rows(
+    model: Recognizer, folder: Path, *files: Path, **options: Any
+) -> list[dict[str, str]]:
+    """The rows of `fer-vit predict` with the names of files instead of paths."""
+    from fer_vit.fields import face_fields
+    from fer_vit.report.table import write_fields
+
+    faces = model.predict(list(files), workers=0, **options)
+    videos = any(info.frame is not None for info in faces.infos)
+    fields = face_fields(model.labels, model.outputs, videos)
+    with write_fields(folder / "python.csv", fields) as table:
+        table.write(faces.rows(fields))
+    with (folder / "python.csv").open(encoding="utf-8", newline="") as file:
+        rows = [*csv.DictReader(file)]
+    for row in rows:
+        row["path"] = Path(row["path"]).name
+    return rows
+
+
+def assert_same(rows: list[dict[str, str]], expected: list[dict[str, str]]) -> None:
+    """Checks that the page and Python have the same columns and rows."""
+    assert [*rows[0]] == [*expected[0]]
+    assert len(rows) == len(expected)
+    for row, other in zip(rows, expected, strict=True):
+        for name, cell in row.items():
+            tolerance = next((t for n, t in TOLERANCES.items() if re.match(n, name)), None)
+            if tolerance is None or "" in (cell, other[name]):
+                assert cell == other[name], (name, row["path"])
+            else:
+                difference = abs(float(cell) - float(other[name]))
+                assert difference <= tolerance, (name, row["path"], cell, other[name])
+
+
+def test_20_photos_have_the_rows_of_python(page: Page, model: Recognizer, tmp_path: Path) -> None:
+    paths = write_photos(tmp_path)
+    assert len(paths) == 20
+    rows = read(page, *paths)
+    assert sum(row["face"] != "" for row in rows) >= 22
+    assert_same(rows, python_rows(model, tmp_path, *paths))
+
+
+def test_a_clip_of_72_frames_has_the_rows_of_python(
+    page: Page, model: Recognizer, tmp_path: Path
+) -> None:
+    actors = [
+        Actor(3, lambda t: (80 + 20 * t, 90, 110), lambda t: "happiness" if t > 1.5 else "neutral"),
+        Actor(8, lambda t: None if t < 1 else (235, 90, 100)),
+    ]
+    times = [n / 24 for n in range(72)]
+    images = [image for image, _ in scene(actors, times, (320, 180))]
+    clip = write_video(tmp_path / "clip.mp4", images, times)
+    page.get_by_label("Frames a second").select_option("all")
+    rows = read(page, clip)
+    assert len({row["frame"] for row in rows}) == 72
+    assert {row["track"] for row in rows} == {"1", "2"}
+    expect(page.get_by_text("72 frames, 2 people.")).to_be_visible()
+    expected = python_rows(model, tmp_path, clip, detect_every=1)
+    # A canvas and FFmpeg turn the colours of a clip into RGB in their own ways.
+    for row, other in zip(rows, expected, strict=True):
+        for name in ("path", "frame", "track", "face", "status"):
+            assert row[name] == other[name]
+        assert abs(float(row["seconds"]) - float(other["seconds"])) < 1e-3
+        for name in ("box_left", "box_bottom", "nose_x", "nose_y"):
+            assert abs(float(row[name]) - float(other[name])) < 1
+    for prefix in ("p_", "smoothed_"):
+        names = [prefix + label for label in model.labels]
+        ours, theirs = (
+            [[float(row[n]) for n in names] for row in table] for table in (rows, expected)
+        )
+        assert np.abs(np.subtract(ours, theirs)).mean() < 0.02
+
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>.png",
+    "=cmd|' /C calc'!A0.png",
+    'a,b;"c".png',
+    "\u202egnp.exe.png",
+    "-2+3;=1+1.png",
+]
+
+
+def test_hostile_names_and_files(tab: Tab, address: str) -> None:
+    page, wrong = opened(tab, f"{address}/")
+    photo = SAMPLE.read_bytes()
+    files = [{"name": name, "mimeType": "image/png", "buffer": photo} for name in HOSTILE]
+    broken = {
+        "empty.jpg": b"",
+        "text.png": b"<svg onload=alert(1)>",
+        "half.jpg": photo[:600],
+        "huge.png": huge_png(),
+    }
+    for name, content in broken.items():
+        files.append({"name": name, "mimeType": "image/png", "buffer": content})
+    for name in ("noise.mp4", "text.webm"):
+        files.append({"name": name, "mimeType": "video/mp4", "buffer": b"noise" * 99})
+    rows = read(page, *files)
+    assert [row["path"] for row in rows] == [
+        *map(csv_text, HOSTILE),
+        *broken,
+        "noise.mp4",
+        "text.webm",
+    ]
+    statuses = {row["path"]: row["status"] for row in rows}
+    for name in ("empty.jpg", "text.png"):
+        assert statuses[name] == "not an image that this browser can decode"
+    assert statuses["huge.png"] == (
+        "too large: 20,000 x 10,000 pixels, the limit is 100 megapixels"
+    )
+    assert statuses["noise.mp4"].startswith("not a video that this browser can decode")
+    assert page.locator(".messages li").count() == len(broken) + 2 - (statuses["half.jpg"] == "ok")
+    assert page.locator(".files h2").first.inner_text() == HOSTILE[0]
+    assert wrong == []
+    # The page goes on.
+    page.get_by_role("button", name="Remove all").click()
+    assert read(page, SAMPLE)[0]["label"] == "happiness"
+
+
+def huge_png() -> bytes:
+    file = io.BytesIO()
+    Image.new("1", (20_000, 10_000)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_the_largest_honest_photo_is_read(page: Page) -> None:
+    photo = cv2.resize(read_image(SAMPLE), (6000, 6000))  # 36 megapixels
+    content = cv2.imencode(".jpg", photo[..., ::-1])[1].tobytes()
+    (row,) = read(page, {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": content})
+    assert row["label"] == "happiness"
+    assert abs(float(row["box_left"]) / 6000 - 178 / 512) < 0.02
+
+
+def test_regions_that_are_hidden(page: Page) -> None:
+    read(page, SAMPLE)
+    page.get_by_role("button", name=HIDES).click()
+    expect(page.locator(".face .result")).to_have_text(re.compile(r"^For happiness: mouth \+\d+%"))
+    rows = page.locator(".face .numbers tbody tr")
+    assert rows.count() == 11
+    shares = [int(text.split()[-1].rstrip("%")) for text in rows.all_inner_texts()]
+    assert 95 <= sum(map(abs, shares)) <= 105
+    assert page.locator(".face .shown .region.strong").count() == 3
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (1280, "dark")])
+def test_the_page_is_accessible(
+    tab: Tab, address: str, width: int, scheme: Scheme, tmp_path: Path
+) -> None:
+    page, wrong = opened(tab, f"{address}/", width, scheme)
+    cv2.imwrite(str(tmp_path / "crowd.png"), crowd(5, [90, 140, 200, 120], (640, 300)))
+    read(page, tmp_path / "crowd.png", {"name": "no.png", "mimeType": "image/png", "buffer": b""})
+    page.get_by_role("button", name=HIDES).click()
+    expect(page.locator(".face .numbers table")).to_be_visible()
+    assert_accessible(page, "html")
+    assert wrong == []
+
+
+def test_all_by_keyboard(page: Page, tmp_path: Path) -> None:
+    expect(page.locator(".drop input")).to_be_enabled()
+    cv2.imwrite(str(tmp_path / "crowd.png"), crowd(5, [90, 140, 200, 120], (640, 300)))
+    read(page, tmp_path / "crowd.png")
+    boxes = page.locator(".whole button")
+    assert boxes.count() == 4
+    boxes.nth(2).focus()
+    page.keyboard.press("Enter")
+    expect(boxes.nth(2)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".face .number")).to_have_text("face 3 of 4")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".face .result")).to_have_text(re.compile("^For "))
+
+
+def test_nothing_is_sent(tab: Tab, address: str) -> None:
+    asked = list[tuple[str, str]]()
+    tab.page.on("request", lambda request: asked.append((request.method, request.url)))
+    page, wrong = opened(tab, f"{address}/")
+    read(page, SAMPLE)
+    assert {method for method, _ in asked} == {"GET"}
+    assert all(url.startswith((f"{address}/", "blob:", "data:")) for _, url in asked)
+    policy = page.locator("meta[http-equiv]").get_attribute("content")
+    assert policy == CSP
+    assert wrong == []
+    for forbidden, directive in (
+        ("document.head.append(element('script', {}, 'document.title = 1'))", "script-src-elem"),
+        ("element('img', {src: 'https://example.com/x.png'})", "img-src"),
+        ("fetch('https://example.com').catch(() => 0)", "connect-src"),
+    ):
+        violated = page.evaluate(
+            f"""() => new Promise(done => {{
+                const found = event => done(event.effectiveDirective);
+                document.addEventListener('securitypolicyviolation', found, {{once: true}});
+                {forbidden};
+            }})"""
+        )
+        assert violated == directive
+
+
+def test_offline_after_the_first_visit(tab: Tab, site: Path) -> None:
+    context = tab.browser.new_context()
+    page = context.new_page()
+    with served(site) as address:
+        page.goto(address)
+        expect(page.get_by_text("Ready.")).to_be_visible()
+    page.reload()
+    expect(page.get_by_text("Ready.")).to_be_visible()
+    page.get_by_role("button", name="Try a sample photo").click()
+    expect(page.get_by_role("heading", name="happiness")).to_be_visible()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def filmed(tab: Tab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser whose camera shows the sample photo."""
+    film = tmp_path_factory.mktemp("camera") / "film.mjpeg"
+    film.write_bytes(SAMPLE.read_bytes())
+    browser = tab.browser.browser_type.launch(
+        executable_path=next(filter(None, map(shutil.which, PROGRAMS))),
+        args=[
+            "--no-sandbox",
+            "--use-fake-device-for-media-stream",
+            "--use-fake-ui-for-media-stream",
+            f"--use-file-for-fake-video-capture={film}",
+        ],
+    )
+    yield browser
+    browser.close()
+
+
+def test_the_camera(filmed: Browser, address: str) -> None:
+    page = filmed.new_page()
+    page.goto(address)
+    expect(page.get_by_text("Ready.")).to_be_visible()
+    page.get_by_role("button", name="Use the camera").click()
+    page.get_by_label("keep a row").check()
+    expect(page.get_by_text(re.compile("^1 face, .* pictures a second"))).to_be_visible()
+    expect(page.locator(".live aside table")).to_be_visible()
+    expect(page.locator(".count")).to_have_text(re.compile(r"\d+ rows?, \d+ faces?"))
+    page.get_by_role("button", name="Stop the camera").click()
+    expect(page.locator(".live")).to_be_hidden()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the table").click()
+    (row, *_) = csv.DictReader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8")))
+    assert (row["path"], row["label"]) == ("camera", "happiness")
+    page.close()
+
+
+def test_a_blocked_camera_is_a_line(page: Page) -> None:
+    page.get_by_role("button", name="Use the camera").click()
+    line = page.locator(".messages li")
+    expect(line).to_have_text(re.compile("^(The camera|No camera) "))
+    assert read(page, SAMPLE)[0]["label"] == "happiness"
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("WebAssembly.validate = () => false", "This browser lacks WebAssembly SIMD"),
+        ("createImageBitmap = () => { throw new RangeError('x') }", "not enough memory"),
+    ],
+)
+def test_what_a_browser_lacks_is_a_line(tab: Tab, address: str, fault: str, line: str) -> None:
+    context = tab.browser.new_context(service_workers="block")
+    page = context.new_page()
+
+    def answer(route: Any) -> None:
+        route.fulfill(response=(response := route.fetch()), body=f"{fault};{response.text()}")
+
+    page.route("**/worker.js", answer)
+    page.goto(address)
+    if "SIMD" not in line:
+        expect(page.get_by_text("Ready.")).to_be_visible()
+        page.get_by_role("button", name="Try a sample photo").click()
+    expect(page.locator(".messages li")).to_contain_text(line)
+    context.close()
+
+
+def study(tmp_path: Path, frame: str) -> Path:
+    """A page around the page, which keeps what it gets."""
+    (tmp_path / "study.html").write_text(
+        f"""<!doctype html><title>study</title><script>
+        got = []; addEventListener('message', event => got.push([event.origin, event.data]));
+        </script><iframe src="{frame}" style="width:100%;height:700px"></iframe>""",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+def test_a_study_gets_numbers_after_consent(tab: Tab, address: str, tmp_path: Path) -> None:
+    with served(tmp_path) as origin, served(tmp_path) as other:
+        study(tmp_path, f"{address}/?parent={origin}")
+        for place in (origin, other):
+            page, _ = tab.open(f"{place}/study.html")
+            frame = page.frame_locator("iframe")
+            expect(frame.get_by_text("Ready.")).to_be_visible()
+            expect(frame.locator(".consent b")).to_have_text(origin)
+            frame.get_by_role("button", name="Try a sample photo").click()
+            expect(frame.get_by_text("Done: 1 file.")).to_be_visible()
+            assert page.evaluate("got") == []
+            frame.get_by_role("button", name="Send the numbers").click()
+            if place == origin:
+                page.wait_for_function("got.length === 1")
+            frame.get_by_role("button", name="Try a sample photo").click()
+            expect(frame.locator(".count")).to_have_text("2 rows, 2 faces")
+            if place == other:
+                assert page.evaluate("got") == []
+                continue
+            page.wait_for_function("got.length === 2")
+            sender, data = page.evaluate("got[0]")
+            assert sender == address
+            assert data["type"] == "fer-vit"
+            assert data["rows"][0]["label"] == "happiness"
+            assert "bytes" not in json.dumps(data)
+
+
+@pytest.mark.parametrize("parent", ["*", "null", "https://study.example/path", "study"])
+def test_another_parent_than_an_origin_is_a_line(tab: Tab, address: str, parent: str) -> None:
+    page, _ = tab.open(f"{address}/?parent={parent}")
+    expect(page.locator(".messages li")).to_contain_text("Expected an origin such as")
+    expect(page.locator(".consent")).to_be_hidden()

@@ -1,0 +1,281 @@
+// The page: takes photos, clips and the camera, and keeps the rows of the table.
+
+import { Camera } from './camera';
+import { Client } from './client';
+import { framesOf } from './clip';
+import type { Facts } from './facts';
+import { Refusal } from './messages';
+import { parentOrigin, sendRows } from './parent';
+import { clipSection, countOf, largest, photoSection } from './show';
+import { csv, emptyRow, row, type Row } from './table';
+import { smooth, Tracker, type TrackedFrame } from './track';
+
+const MAX_PIXELS = 100e6;
+const OPEN = 3; // photos whose first face is shown at once
+const NETWORKS: Record<string, string> = { 'model.int8.onnx': 'small and fast (8 bits)', 'model.onnx': 'as in Python (32 bits)' };
+
+const find = <T extends Element = HTMLElement>(selector: string): T => document.querySelector<T>(selector)!;
+const form = find<HTMLFormElement>('.upload');
+const input = find<HTMLInputElement>('.drop input');
+const output = find<HTMLOutputElement>('.state output');
+const progress = find<HTMLProgressElement>('.state progress');
+const results = find('.results');
+const files = find('.files');
+
+const rows: Row[] = [];
+let facts: Facts;
+let receiver: string | null = null;
+let stopped = false; // whether what is being read was removed
+
+let client: Client;
+
+function showLoading(loaded: number, total: number): void {
+  progress.value = loaded / total;
+  say(`Loading the networks, once: ${(loaded / 1e6).toFixed(0)} of ${(total / 1e6).toFixed(0)} MB`);
+}
+
+function say(text: string): void {
+  output.textContent = text;
+}
+
+/** A line about what went wrong. */
+function warn(text: string, name?: string): void {
+  const line = element('li', { role: 'alert' });
+  if (name !== undefined) line.append(element('bdi', {}, name), ': ');
+  line.append(text);
+  find('.messages').append(line);
+}
+
+const reasonOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+function add(more: Row[]): void {
+  rows.push(...more);
+  if (receiver !== null) sendRows(receiver, more);
+  results.hidden = false;
+  const faces = rows.filter(cells => typeof cells['face'] === 'number').length;
+  find('.count').textContent = `${rows.length} ${rows.length === 1 ? 'row' : 'rows'}, ${countOf(faces)}`;
+}
+
+/** Width times height of a photo, without decoding it; null if it is none. */
+function pixelsOf(file: Blob): Promise<[number, number] | null> {
+  const image = new Image();
+  const address = URL.createObjectURL(file);
+  return new Promise(done => {
+    image.onload = () => done([image.naturalWidth, image.naturalHeight]);
+    image.onerror = () => done(null);
+    image.src = address;
+  }).finally(() => URL.revokeObjectURL(address)) as Promise<[number, number] | null>;
+}
+
+async function readPhoto(file: Blob, name: string): Promise<void> {
+  const size = await pixelsOf(file);
+  if (size === null) throw new Refusal('not an image that this browser can decode');
+  if (size[0] * size[1] > MAX_PIXELS) {
+    const [width, height] = size.map(side => side.toLocaleString('en'));
+    throw new Refusal(`too large: ${width} x ${height} pixels, the limit is ${MAX_PIXELS / 1e6} megapixels`);
+  }
+  const found = await client.ask('photo', { file });
+  if (stopped) return;
+  const status = found.faces.length ? facts.statuses.ok : facts.statuses.none;
+  const info = { path: name, status };
+  add(found.faces.length ? found.faces.map((face, i) => row(info, i, face, facts)) : [emptyRow(info, facts)]);
+  files.append(photoSection(name, found.picture, found, facts, client, files.childElementCount < OPEN));
+}
+
+async function readClip(file: Blob, name: string): Promise<void> {
+  const fps = Number(new FormData(form).get('fps'));
+  const tracker = new Tracker();
+  const frames: (TrackedFrame & { number: number })[] = [];
+  let failure: string | null = null;
+  try {
+    for await (const { number, seconds, frame } of framesOf(file, fps)) {
+      if (stopped) return frame.close();
+      say(`${name}: frame ${number + 1}, ${seconds.toFixed(1)} s`);
+      const { faces } = await client.ask('frame', { frame }, [frame]);
+      frames.push({ number, seconds, faces, tracks: tracker.number(faces, seconds) });
+    }
+  } catch (error) {
+    failure = reasonOf(error);
+    if (frames.length === 0) throw error;
+  }
+  const smoothed = smooth(frames, facts.heads);
+  const people = new Map<number, number[]>();
+  frames.forEach(({ number, seconds, faces }, f) => {
+    const info = { path: name, status: faces.length ? facts.statuses.ok : facts.statuses.none, frame: number, seconds };
+    add(faces.length ? faces.map((face, i) => row(info, i, face, facts, smoothed[f][i])) : [emptyRow(info, facts)]);
+    for (const { track, smoothed: average } of smoothed[f]) people.set(track, [...people.get(track) ?? [], largest(average)]);
+  });
+  const persons = people.size === 1 ? '1 person' : `${people.size || 'no'} people`;
+  files.append(clipSection(name, `${frames.length} frames, ${persons}. The table has a row for each face of each frame.`, people));
+  if (failure !== null) {
+    warn(failure, name);
+    add([emptyRow({ path: name, status: failure }, facts)]);
+  }
+}
+
+async function readFiles(chosen: Iterable<File>): Promise<void> {
+  const list = [...chosen];
+  if (list.length === 0) return;
+  stopped = false;
+  const count = list.length;
+  for (const [i, file] of list.entries()) {
+    if (stopped) break;
+    progress.hidden = false;
+    progress.value = i / count;
+    say(count > 1 ? `${i + 1} of ${count}: ${file.name}` : file.name);
+    try {
+      await (file.type.startsWith('video/') ? readClip : readPhoto)(file, file.name);
+    } catch (error) {
+      warn(reasonOf(error), file.name);
+      add([emptyRow({ path: file.name, status: reasonOf(error) }, facts)]);
+    }
+  }
+  progress.hidden = true;
+  say(stopped ? '' : `Done: ${count} ${count === 1 ? 'file' : 'files'}.`);
+}
+
+// One reading after the other.
+let reading: Promise<void> = Promise.resolve();
+const read = (chosen: Iterable<File>): void => {
+  const list = [...chosen];
+  reading = reading.then(() => readFiles(list));
+};
+
+function listen(): void {
+  input.addEventListener('change', () => {
+    read(input.files ?? []);
+    input.value = '';
+  });
+  const drop = find('.drop');
+  document.addEventListener('dragover', event => {
+    event.preventDefault();
+    drop.classList.add('over');
+  });
+  document.addEventListener('dragleave', () => drop.classList.remove('over'));
+  document.addEventListener('drop', event => {
+    event.preventDefault();
+    drop.classList.remove('over');
+    read(event.dataTransfer?.files ?? []);
+  });
+  document.addEventListener('paste', event => read(event.clipboardData?.files ?? []));
+  find('.sample').addEventListener('click', async () => {
+    const sample = await (await fetch('sample.jpg')).blob();
+    read([new File([sample], 'sample.jpg', { type: 'image/jpeg' })]);
+  });
+  find('.download').addEventListener('click', () => {
+    const blob = new Blob([csv(rows, facts)], { type: 'text/csv' });
+    const link = element('a', { href: URL.createObjectURL(blob), download: 'faces.csv' });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+  find('.clear').addEventListener('click', () => {
+    stopped = true;
+    rows.length = 0;
+    for (const image of files.querySelectorAll('img, image')) URL.revokeObjectURL(image.getAttribute('src') ?? image.getAttribute('href')!);
+    files.replaceChildren();
+    find('.messages').replaceChildren();
+    results.hidden = true;
+    input.focus();
+  });
+}
+
+function listenToCamera(): void {
+  const live = find('.live');
+  const shoot = find<HTMLButtonElement>('.shoot');
+  const keep = find<HTMLInputElement>('.keep');
+  const camera = new Camera(client, find('.live canvas'), find('.live aside'));
+  shoot.addEventListener('click', async () => {
+    shoot.disabled = true;
+    live.hidden = false;
+    let frame = 0;
+    try {
+      await camera.run((found, seconds, rate) => {
+        say(`${countOf(found.faces.length)}, ${rate.toFixed(1)} pictures a second`);
+        if (keep.checked) {
+          const info = { path: 'camera', status: found.faces.length ? facts.statuses.ok : facts.statuses.none, frame, seconds };
+          add(found.faces.length ? found.faces.map((face, i) => row(info, i, face, facts)) : [emptyRow(info, facts)]);
+        }
+        frame += 1;
+      });
+    } catch (error) {
+      camera.stop();
+      warn(reasonOf(error));
+    }
+    live.hidden = true;
+    shoot.disabled = false;
+    say('');
+  });
+  find('.stop').addEventListener('click', () => camera.stop());
+}
+
+function listenToParent(): void {
+  const origin = parentOrigin(location.search);
+  if (origin === null || window.parent === window) return;
+  const consent = find('.consent');
+  find('.origin').textContent = origin;
+  consent.hidden = false;
+  find('.agree').addEventListener('click', () => {
+    receiver = origin;
+    consent.hidden = true;
+    if (rows.length) sendRows(origin, rows);
+  });
+  find('.refuse').addEventListener('click', () => { consent.hidden = true; });
+}
+
+function offerNetworks(): void {
+  const choice = find<HTMLSelectElement>('[name=model]');
+  choice.append(...facts.models.map(({ file }) => element('option', { value: file }, NETWORKS[file])));
+  choice.addEventListener('input', () => {
+    reading = reading.then(async () => {
+      progress.hidden = false;
+      await client.ask('load', { model: choice.value });
+      progress.hidden = true;
+      say(`From now on: ${NETWORKS[choice.value]}. Earlier faces stay as they are.`);
+    }).catch(error => warn(reasonOf(error)));
+  });
+}
+
+/** Starts the service worker, which keeps all that is loaded from then on. Without one, the page works online. */
+async function keepOffline(): Promise<void> {
+  if (!('serviceWorker' in navigator)) return;
+  const { serviceWorker } = navigator;
+  const controlled = new Promise<unknown>(done => serviceWorker.addEventListener('controllerchange', done, { once: true }));
+  try {
+    const { installing } = await serviceWorker.register('sw.js');
+    if (installing === null || serviceWorker.controller !== null) return;
+    const failed = new Promise<void>(done => installing.addEventListener('statechange', () => {
+      if (installing.state === 'redundant') done();
+    }));
+    await Promise.race([controlled, failed]);
+  } catch { /* such as in a private window */ }
+}
+
+async function start(): Promise<void> {
+  form.inert = true;
+  try {
+    listenToParent();
+  } catch (error) {
+    warn(reasonOf(error));
+  }
+  say('Loading the page …');
+  await keepOffline();
+  client = new Client(showLoading);
+  try {
+    facts = await client.ask('load', { model: '' });
+  } catch (error) {
+    progress.hidden = true;
+    say('');
+    warn(reasonOf(error));
+    return;
+  }
+  progress.hidden = true;
+  form.inert = false;
+  say('Ready.');
+  find('.facts-line').textContent = `fer-vit ${facts.version}, model ${facts.model}, built ${facts.built}. Probabilities are ` +
+    'calibrated on FERPlus: small, grey, mostly frontal faces.';
+  offerNetworks();
+  listen();
+  listenToCamera();
+}
+
+void start();

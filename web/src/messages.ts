@@ -1,0 +1,34 @@
+// What the page and its worker say to each other.
+
+import type { Facts } from './facts';
+import type { Matrix } from './geometry';
+import type { Crop, Face } from './model';
+
+/** A face with the square around it as a picture for the page. */
+export interface ShownFace extends Face {
+  cut: { picture: Blob; size: number; fromCrop: Matrix };
+}
+
+export interface Found<F extends Face = Face> {
+  width: number;
+  height: number;
+  faces: F[];
+}
+
+export interface Requests {
+  load: { ask: { model: string }; answer: Facts };
+  photo: { ask: { file: Blob }; answer: Found<ShownFace> & { picture: Blob } };
+  frame: { ask: { frame: ImageBitmap | VideoFrame }; answer: Found };
+  regions: { ask: { crop: Crop; label: number }; answer: { falls: number[] } };
+}
+
+export type Kind = keyof Requests;
+export type Ask = { [K in Kind]: { id: number; kind: K } & Requests[K]['ask'] }[Kind];
+
+export type Reply =
+  | { id: number; answer: unknown }
+  | { id: number; error: string }
+  | { progress: { loaded: number; total: number } };
+
+/** Something wrong that a line on the page names, with what the visitor can do. */
+export class Refusal extends Error {}
