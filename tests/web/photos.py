@@ -45,7 +45,7 @@ def pictures() -> Iterator[tuple[str, Image]]:
     yield "small.png", resized(photo, 0.4)
     yield "tiny face.png", resized(photo, 0.2)
     yield "large.jpg", resized(photo, 2.5)
-    yield "larger.png", resized(photo, 4.1)
+    yield "larger.png", resized(photo, 2.9)
     yield "close.png", resized(face, 3)
     yield "closest.jpg", resized(face[30:170, 40:180], 6)
     yield "mirrored.png", photo[:, ::-1]

@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit import load
-from fer_vit.face.image import read_image
+from fer_vit.face.image import encode_jpeg, encode_png, read_image
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.table import csv_text
 from tests.helpers.browser import PROGRAMS, Scheme, Tab, assert_accessible
@@ -26,6 +26,11 @@ from tests.web.photos import SAMPLE, crowd, write_photos
 
 pytestmark = pytest.mark.slow
 
+CROWD = {
+    "name": "crowd.png",
+    "mimeType": "image/png",
+    "buffer": encode_png(crowd(5, [90, 140, 200, 120], (640, 300))),
+}
 HIDES = "What does each region contribute?"
 CSP = (
     "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' blob: data:; "
@@ -199,8 +204,8 @@ def huge_png() -> bytes:
 
 def test_the_largest_honest_photo_is_read(page: Page) -> None:
     photo = cv2.resize(read_image(SAMPLE), (6000, 6000))  # 36 megapixels
-    content = cv2.imencode(".jpg", photo[..., ::-1])[1].tobytes()
-    (row,) = read(page, {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": content})
+    file = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": encode_jpeg(photo)}
+    (row,) = read(page, file)
     assert row["label"] == "happiness"
     assert abs(float(row["box_left"]) / 6000 - 178 / 512) < 0.02
 
@@ -209,7 +214,7 @@ def test_regions_that_are_hidden(page: Page) -> None:
     read(page, SAMPLE)
     page.get_by_role("button", name=HIDES).click()
     expect(page.locator(".face .result")).to_have_text(re.compile(r"^For happiness: mouth \+\d+%"))
-    rows = page.locator(".face .numbers tbody tr")
+    rows = page.locator(".side .numbers tbody tr")
     assert rows.count() == 11
     shares = [int(text.split()[-1].rstrip("%")) for text in rows.all_inner_texts()]
     assert 95 <= sum(map(abs, shares)) <= 105
@@ -217,22 +222,18 @@ def test_regions_that_are_hidden(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (1280, "dark")])
-def test_the_page_is_accessible(
-    tab: Tab, address: str, width: int, scheme: Scheme, tmp_path: Path
-) -> None:
+def test_the_page_is_accessible(tab: Tab, address: str, width: int, scheme: Scheme) -> None:
     page, wrong = opened(tab, f"{address}/", width, scheme)
-    cv2.imwrite(str(tmp_path / "crowd.png"), crowd(5, [90, 140, 200, 120], (640, 300)))
-    read(page, tmp_path / "crowd.png", {"name": "no.png", "mimeType": "image/png", "buffer": b""})
+    read(page, CROWD, {"name": "no.png", "mimeType": "image/png", "buffer": b""})
     page.get_by_role("button", name=HIDES).click()
-    expect(page.locator(".face .numbers table")).to_be_visible()
+    expect(page.locator(".side .numbers table")).to_be_visible()
     assert_accessible(page, "html")
     assert wrong == []
 
 
-def test_all_by_keyboard(page: Page, tmp_path: Path) -> None:
+def test_all_by_keyboard(page: Page) -> None:
     expect(page.locator(".drop input")).to_be_enabled()
-    cv2.imwrite(str(tmp_path / "crowd.png"), crowd(5, [90, 140, 200, 120], (640, 300)))
-    read(page, tmp_path / "crowd.png")
+    read(page, CROWD)
     boxes = page.locator(".whole button")
     assert boxes.count() == 4
     boxes.nth(2).focus()
@@ -330,7 +331,7 @@ def test_a_blocked_camera_is_a_line(page: Page) -> None:
     ("fault", "line"),
     [
         ("WebAssembly.validate = () => false", "This browser lacks WebAssembly SIMD"),
-        ("createImageBitmap = () => { throw new RangeError('x') }", "not enough memory"),
+        ("self.createImageBitmap = () => { throw new RangeError('x') }", "not enough memory"),
     ],
 )
 def test_what_a_browser_lacks_is_a_line(tab: Tab, address: str, fault: str, line: str) -> None:

@@ -40,7 +40,7 @@ function say(text: string): void {
 
 /** A line about what went wrong. */
 function warn(text: string, name?: string): void {
-  const line = element('li', { role: 'alert' });
+  const line = element('li');
   if (name !== undefined) line.append(element('bdi', {}, name), ': ');
   line.append(text);
   find('.messages').append(line);

@@ -134,7 +134,8 @@ async function readPhoto(file: Blob): Promise<Requests['photo']['answer']> {
   try {
     // Without colour profiles, as Python reads photos.
     bitmap = await createImageBitmap(file, { colorSpaceConversion: 'none', premultiplyAlpha: 'none' });
-  } catch {
+  } catch (error) {
+    if (isOfMemory(error)) throw error;
     throw new Refusal('not an image that this browser can decode');
   }
   const image = pixelsOf(bitmap);
@@ -159,11 +160,14 @@ async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
 
 const send = (reply: Reply): void => self.postMessage(reply);
 
+const isOfMemory = (error: unknown): boolean =>
+  error instanceof RangeError || /memory|allocate|allocation/i.test(String(error));
+
 /** One line for what went wrong. */
 function line(error: unknown): string {
   if (error instanceof Refusal) return error.message;
   const text = error instanceof Error ? error.message : String(error);
-  if (error instanceof RangeError || /memory|allocation|too large/i.test(text)) {
+  if (isOfMemory(error)) {
     return 'not enough memory: close other tabs, or use a smaller photo';
   }
   return `failed: ${text.split('\n')[0]}`;
