@@ -3,8 +3,9 @@
 import numpy as np
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.geometry import Array
+from fer_vit.heads import outputs_of, target_column
 from fer_vit.predict.recognizer import Recognizer
 
 MIN_AGREEMENT_FACES = 100  # an r of fewer faces is too uncertain to be stored with a model
@@ -23,10 +24,11 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
     val = manifest.split("val")
     lines = []
     if any(name in model.outputs for name in val.target_values()):
-        for head, paired in predict_manifest(model, val, "val").heads.items():
+        pairs = predict_manifest(model, val, "val").outputs
+        for head, names in outputs_of([*pairs]).items():
             measured: dict[str, float] = {}
-            for index, name in enumerate(paired.names):
-                r = correlate(paired.values[:, index], paired.targets[:, index])
+            for name in names:
+                r = correlate(*pairs[target_column(head, name)])
                 if r is not None:
                     measured[name] = r
             settings.r[head] = {**settings.r.get(head, {}), **measured}
