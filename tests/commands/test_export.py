@@ -283,7 +283,7 @@ def test_calibration_stores_the_r_that_evaluate_measures(
     assert "affect (2)" in head_names(tmp_path / "model/config.json")
 
     # another calibration without targets keeps them, an average does not
-    again = Recognizer(load_network(tmp_path / "calibrated"))
+    again = load(tmp_path / "calibrated", "cpu")
     bare = drawn_faces.read(tmp_path / "bare", count=24, size=48)
     write_manifest(tmp_path / "bare.parquet", bare, "drawn")
     assert measure_agreement(again, Manifest.read(tmp_path / "bare.parquet")) == ""
