@@ -34,7 +34,6 @@ from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources import drawn as drawn_faces
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 from fer_vit.store.average import average_networks
