@@ -5,12 +5,14 @@ from its page.
 """
 
 import inspect
+import json
 import math
 import re
 import textwrap
 from argparse import Action
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -25,8 +27,9 @@ from fer_vit.cli import verb_parser
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, target_column
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import DEFAULT_NETWORK
 from fer_vit.train.pretraining import MaskedPretraining
@@ -35,6 +38,8 @@ from fer_vit.train.task import FERTask
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
 PAGE_WIDTH = 120
+AGREEMENT = (1.1, 0.9, 0.8, 0.6)
+"""The limits of r between the rows of the table of outputs, the largest first."""
 KINDS = {
     bool: "`true` or `false`",
     int: "a whole number",
@@ -245,7 +250,33 @@ def columns_page() -> str:
     ]
     for title, (source, fields) in parts.items():
         lines += [f"## {title}", f"{source}.", columns_table(fields)]
+    lines += [
+        "## How well outputs agree",
+        "Pearson's r of the default model's outputs with MediaPipe's values on FairFace faces that "
+        "were held out; of `valence` and `arousal`, with the ratings of synthetic faces, in folds. "
+        "The [model card](../../fer_vit/weights/ferplus-fairface/README.md#movements-and-pose) has "
+        "the errors. Do not rely on outputs with a low r. `fer-vit models` shows the range of each "
+        "model: without a range, nobody measured it.",
+        agreement_table(),
+    ]
     return "\n\n".join(lines)
+
+
+def agreement_table() -> str:
+    """Returns the columns of the default model by their r, the largest first."""
+    config = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text("utf-8"))
+    measured = {
+        target_column(head, name): r
+        for head, of_head in config["r"].items()
+        for name, r in of_head.items()
+    }
+    by_r = sorted(measured, key=lambda column: -measured[column])
+    rows = []
+    for high, low in pairwise((*AGREEMENT, -1.0)):
+        within = [f"`{name}` {measured[name]:.3f}" for name in by_r if high > measured[name] >= low]
+        if within:
+            rows.append((f"{low} or more" if low > 0 else f"below {high}", ", ".join(within)))
+    return table(("r", "columns"), rows)
 
 
 def columns_table(fields: Iterable[Field]) -> str:

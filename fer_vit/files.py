@@ -9,7 +9,6 @@ scratch folders. `check_output` removes the scratch folders that killed processe
 target; `clear_remains_of` and `clear_remains_in` do so for other callers.
 """
 
-import ctypes
 import os
 import re
 import shutil
@@ -43,9 +42,6 @@ ATTEMPTS = 100  # attempts to make a folder whose parents other processes remove
 INPUT_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 NOT_REGULAR = "not a regular file"
 
-AT_FDCWD = -100  # for renameat2: paths are relative to the working directory
-RENAME_EXCHANGE = 2  # for renameat2: the two paths are exchanged atomically
-
 
 def open_input(path: str | Path) -> BinaryIO:
     """Opens a file for reading bytes, without waiting.
@@ -65,8 +61,8 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
     """Yields a temporary path; moves the content to `path` when the block ends without an error.
 
     A link at `path` is replaced and not followed, because another user may have made the link.
-    Readers see the old or the new version. Outside Linux, and on some network file systems, two
-    names cannot be exchanged: an existing folder is then missing for a moment between two renames.
+    Readers see the old or the new version of a file. A folder that is replaced is missing for a
+    moment between two renames.
 
     Raises:
         FerVitError: The output cannot be written; the message ends with `advice`. Without
@@ -85,32 +81,14 @@ def atomic_write(path: Path, advice: str = ADVICE, overwrite: bool = True) -> It
         if new.is_dir() and path.is_dir():
             if not overwrite and _visible_names(path):
                 raise FerVitError(f"{path} {ALREADY_EXISTS}")
-            if not _exchange(new, path):
-                # `_restore` moves the old folder back after an error or a signal
-                path.rename(scratch / "old")
-                new.replace(path)
+            # `_restore` moves the old folder back after an error or a signal
+            path.rename(scratch / "old")
+            new.replace(path)
         elif new.is_dir() or overwrite:
             new.replace(path)
         else:
             _add(new, path)
         _flush(path.parent)
-
-
-def _exchange(new: Path, path: Path) -> bool:
-    """Exchanges the names of two folders atomically.
-
-    Returns False where the system or the file system does not support this.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # an old C library
-        return False
-    failed = renameat2(
-        AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(path), ctypes.c_uint(RENAME_EXCHANGE)
-    )
-    return not failed  # the two renames that follow report a real error
 
 
 def _add(new: Path, path: Path) -> None:
@@ -232,17 +210,16 @@ def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None
         raise FerVitError(f"Expected a folder, but {path} is a file. Choose another name.")
     if (entries or is_file) and not overwrite:
         raise FerVitError(f"{path} {ALREADY_EXISTS}")
-    others = [entry for entry in entries if not _matches(entry, names)]
+    others = []
+    for entry in entries:
+        if not any(fnmatchcase(entry, pattern) for pattern in names):
+            others.append(entry)
     if others:
         raise FerVitError(
             f"{path} contains {min(others)}, which would be deleted. Choose another folder."
         )
     with scratch_folder(path):
         pass
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _visible_names(folder: Path) -> list[str]:

@@ -255,7 +255,7 @@ HEADS: dict[str, Head] = {  # the heads beside `expression`, by name
             "arousal": "from calm to excited; experimental in the shipped model",
         },
         column_unit="[-1, 1]",
-        measures=("CCC", "RMSE", "sign agreement"),
+        measures=("CCC", "r", "RMSE", "sign agreement"),
     ),
 }
 

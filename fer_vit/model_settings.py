@@ -50,6 +50,9 @@ class ModelSettings:
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
     # The names of the K outputs, in order, of each further head of `heads.HEADS`.
     outputs: dict[str, list[str]] = field(default_factory=dict)
+    # Pearson's r of outputs with targets of held-out faces, by head and output. None, and an output
+    # that is not there: not measured.
+    r: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def offset(
         self, prior: Sequence[float] | None = None, possible: Sequence[bool] = ()
@@ -183,6 +186,10 @@ def _check_ranges(settings: ModelSettings, name: str | Path) -> None:
     for gain in settings.faithfulness.values():
         is_gain = len(gain) in (1, 3) and _all_within(gain, -9, 9)
         expect("faithfulness", is_gain, "one number or three for each method")
+
+    for head, measured in settings.r.items():
+        are_outputs = measured.keys() <= {*settings.outputs.get(head, ())}
+        expect("r", are_outputs and _all_within(measured.values(), -1, 1), "from -1 to 1 by output")
 
 
 def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, check_number
+from fer_vit.exporting.agreement import measure_agreement
 from fer_vit.exporting.calibration import calibrate_model
 from fer_vit.exporting.engine_files import choose_quantizing
 from fer_vit.exporting.formats import (
@@ -72,6 +73,8 @@ def export(
             with the same `--model.init`; `standardize` is the first model's.
         calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
             accuracy, and the thresholds for the column `prediction_set` of `predict` are fitted.
+            With targets of further heads, the r of each output is stored as well; `fer-vit models`
+            shows it.
         logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
             the logarithm of an expression's frequency in the training faces of `calibrate` is
             subtracted from the logit of the expression (Menon et al. 2021). A new adjustment
@@ -121,11 +124,14 @@ def export(
         model.settings.faithfulness = read_faithfulness(faithfulness)
     quantizing = None
     if quantize is not None:
-        quantizing = choose_quantizing(model, Manifest.read(quantize, ["train", "val"]))
+        quantizing = choose_quantizing(model, Manifest.read(quantize))
 
     if calibrate is not None:
-        manifest = Manifest.read(calibrate, ["train", "val"])
+        manifest = Manifest.read(calibrate)
         LOGGER.info(calibrate_model(model, manifest, logit_adjust))
+        agreement = measure_agreement(model, manifest)
+        if agreement:
+            LOGGER.info(agreement)
 
     write_model(model, options, overwrite, quantizing)
     return output

@@ -90,19 +90,25 @@ def card_data(folder: Path) -> ModelCardData:
 
 
 def head_names(config: Path) -> str:
-    """Returns the heads in a model's config.json as text, further heads with the number of outputs.
+    """Returns the heads in a model's config.json as text.
 
-    The config.json of a model from the hub may contain anything.
+    A further head has the number of its outputs, and their r if it was measured. The config.json of
+    a model from the hub may contain anything.
     """
     try:
         settings = as_dict(json.loads(config.read_text("utf-8")))
     except (OSError, ValueError):
         return "-"
     outputs = as_dict(settings.get("outputs"))
+    agreement = as_dict(settings.get("r"))
     names = [EXPRESSION]
     for head in HEADS:
         if isinstance(outputs.get(head), list):
-            names.append(f"{head} ({len(outputs[head])})")
+            words = [str(len(outputs[head]))]
+            measured = [r for r in as_dict(agreement.get(head)).values() if isinstance(r, float)]
+            if measured:
+                words.append(f"r {min(measured):.2f} to {max(measured):.2f}")
+            names.append(f"{head} ({', '.join(words)})")
     return ", ".join(names)
 
 

@@ -56,9 +56,10 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
             weights = torch.stack([state[key].double() for state in states])
             value.copy_(weights.mean(0))
 
-    # temperature, thresholds and adjustment were fitted to the logits of one model
+    # these were fitted to, or measured with, the weights of one model
     first.settings.temperature = 1.0
     first.settings.thresholds = {}
+    first.settings.r = {}
     first.adjust((), 0)
     return first
 

@@ -19,17 +19,25 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 
 from fer_vit import load
 from fer_vit.commands import export
+from fer_vit.commands.models import head_names
 from fer_vit.data.manifest import Manifest
+from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.logits import fit_temperature, labelled_batches
 from fer_vit.exporting import calibration
+from fer_vit.exporting.agreement import measure_agreement
 from fer_vit.exporting.calibration import calibrate_model, calibration_halves
 from fer_vit.exporting.formats import FORMATS, ExportOptions, write_onnx
 from fer_vit.exporting.graphs import example_inputs
 from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.heads import HEADS
+from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
+from fer_vit.predict.recognizer import Recognizer
+from fer_vit.sources import drawn as drawn_faces
+from fer_vit.sources.movements import DRAWN_OUTPUTS
+from fer_vit.store.average import average_networks
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from fer_vit.train.task import FERTask
@@ -245,6 +253,42 @@ def test_cards_and_foreign_files_stay(
     assert (exported / "README.md").read_text() == "mine"
     (exported / "notes.md").touch()
     assert "notes.md" in fails(capsys, "export", exported, "--overwrite")
+
+
+def test_calibration_stores_the_r_that_evaluate_measures(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    net = build_model(SMALL, EXPRESSIONS, outputs=DRAWN_OUTPUTS)
+    for value in net.heads.parameters():
+        torch.nn.init.normal_(value, std=0.3)
+    save_network(net, tmp_path / "model")
+    reading = drawn_faces.read(tmp_path / "faces", count=140, size=48, heads=True)
+    for index, row in enumerate(reading.rows):
+        row.split = "train" if index < 10 else "val"
+        if index < 50:  # targets for 90 faces are too few
+            row.targets.pop("arousal", None)
+    write_manifest(tmp_path / "faces.parquet", reading, "drawn")
+    words = ["--checkpoint", tmp_path / "model"]
+    run("export", tmp_path / "calibrated", *words, "--calibrate", tmp_path / "faces.parquet")
+    assert "r of 1 of 2 outputs of affect: " in capsys.readouterr().out
+
+    stored = json.loads((tmp_path / "calibrated/config.json").read_text())["r"]
+    run("evaluate", tmp_path / "faces.parquet", *words, "--output", tmp_path / "measured")
+    measured = json.loads((tmp_path / "measured/results.json").read_text())["heads"]
+    assert {*stored["affect"]} == {"valence"}
+    for head, of_head in stored.items():
+        for name, r in of_head.items():
+            assert r == pytest.approx(measured[head][name]["r"]["mean"], abs=6e-4)
+    assert "affect (2, r " in head_names(tmp_path / "calibrated/config.json")
+    assert "affect (2)" in head_names(tmp_path / "model/config.json")
+
+    # another calibration without targets keeps them, an average does not
+    again = Recognizer(load_network(tmp_path / "calibrated"))
+    bare = drawn_faces.read(tmp_path / "bare", count=24, size=48)
+    write_manifest(tmp_path / "bare.parquet", bare, "drawn")
+    assert measure_agreement(again, Manifest.read(tmp_path / "bare.parquet")) == ""
+    assert again.net.settings.r == stored
+    assert average_networks([str(tmp_path / "calibrated")]).settings.r == {}
 
 
 def test_calibration_gives_sets(

@@ -58,13 +58,19 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
 def test_models_are_listed_with_their_heads(tmp_path: Path) -> None:
     heads = {row["name"]: row["heads"] for row in verb.models()}
     for name in shipped_models():
-        outputs = load(name, "cpu").net.settings.outputs
-        further = [f"{head} ({len(names)})" for head, names in outputs.items()]
+        settings = load(name, "cpu").net.settings
+        assert {head: [*of_head] for head, of_head in settings.r.items()} == settings.outputs
+        further = [
+            f"{head} ({len(r)}, r {min(r.values()):.2f} to {max(r.values()):.2f})"
+            for head, r in settings.r.items()
+        ]
         assert heads[name] == ", ".join(["expression", *further])
     config = tmp_path / "config.json"
-    for text in ("[1]", '{"outputs": 3}', '{"outputs": {"pose": 3, "x": [1]}}'):
+    for text in ("[1]", '{"outputs": 3}', '{"outputs": {"pose": 3, "x": [1]}, "r": {"pose": 1}}'):
         config.write_text(text)
         assert verb.head_names(config) == "expression"
+    config.write_text('{"outputs": {"pose": ["yaw"]}, "r": {"pose": {"yaw": null}}}')
+    assert verb.head_names(config) == "expression, pose (1)"
     config.write_bytes(b"\xff{")
     assert verb.head_names(config) == "-"
 

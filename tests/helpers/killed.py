@@ -1,6 +1,6 @@
 """Writers that are killed before each of their changes to the disk.
 
-`python -m tests.helpers.killed WRITER NAME FOLDER EXCHANGE` does it in a new process: it
+`python -m tests.helpers.killed WRITER NAME FOLDER` does it in a new process: it
 imports no PyTorch, so that a fork takes milliseconds.
 """
 
@@ -14,7 +14,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fer_vit import files
 from fer_vit.files import atomic_write
 from fer_vit.report.table import TableWriter
 from tests.helpers.processes import PATIENCE
@@ -23,7 +22,6 @@ CHANGES = ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink")
 """The functions of `os` that change the disk."""
 
 Writer = Callable[[Path, int], None]
-Exchange = Callable[[Path, Path], bool]
 
 
 def a_file(path: Path, version: int) -> None:
@@ -49,15 +47,6 @@ def a_checkpoint(path: Path, version: int) -> None:
     from fer_vit.train.checkpoints import AtomicCheckpointIO
 
     AtomicCheckpointIO().save_checkpoint({"version": torch.full((1000,), version)}, path)
-
-
-def cannot_exchange(new: Path, path: Path) -> bool:
-    """Replaces `files._exchange`, as on a system that cannot exchange two names."""
-    return False
-
-
-EXCHANGES: dict[str, Exchange] = {"at once": files._exchange, "moved": cannot_exchange}
-"""How two folders exchange their names."""
 
 
 def leave_killed(write: Writer, name: str, folder: Path) -> None:
@@ -86,7 +75,6 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
         signal.alarm(int(PATIENCE))
         for name in CHANGES:
             setattr(os, name, partial(before, getattr(os, name)))
-        files._exchange = partial(before, files._exchange)
         with suppress(BaseException):
             write()
             os._exit(0)
@@ -97,6 +85,5 @@ def killed_at(number: int, write: Callable[[], None]) -> bool:
 
 
 if __name__ == "__main__":
-    writer_name, target, folder_name, exchange_name = sys.argv[1:]
-    files._exchange = EXCHANGES[exchange_name]
+    writer_name, target, folder_name = sys.argv[1:]
     leave_killed(globals()[writer_name], target, Path(folder_name))

@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
 from fer_vit.report.estimate import Estimate
-from fer_vit.report.faces import (
+from fer_vit.report.records import (
     Attributed,
     Evidence,
     FaceRecord,
@@ -23,7 +23,7 @@ from fer_vit.report.faces import (
     interacting_pairs,
     save_face,
 )
-from fer_vit.visualization.averages import mean_face
+from fer_vit.visualization.mean_faces import mean_face
 from tests.helpers.browser import LIGHT_IN_DEFAULT, Scheme, Tab, assert_accessible, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.marks import slow

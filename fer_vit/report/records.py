@@ -1,6 +1,6 @@
 """Writes the faces of a report's page as pictures and JSON.
 
-The class `Faces` is in `fer_vit/faces.py`. Shapes: R regions, V views of attention.
+Shapes: R regions, V views of attention.
 """
 
 import base64

@@ -19,7 +19,7 @@ from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.faces import Attributed, Evidence
+from fer_vit.report.records import Attributed, Evidence
 from fer_vit.report.table import TableWriter, share_formats
 
 PHOTO_SIDE = 144  # the side of the mean face in pixels

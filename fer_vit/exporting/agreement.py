@@ -1,0 +1,47 @@
+"""Measures how well further heads agree with their targets, for `export --calibrate`."""
+
+import numpy as np
+
+from fer_vit.data.manifest import Manifest
+from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.geometry import Array
+from fer_vit.predict.recognizer import Recognizer
+
+MIN_AGREEMENT_FACES = 100  # an r of fewer faces is too uncertain to be stored with a model
+
+
+def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
+    """Stores Pearson's r of each output with its targets on the val faces in a model.
+
+    An output keeps its r if it has targets for fewer than `MIN_AGREEMENT_FACES` faces, or equal
+    ones.
+
+    Returns:
+        A report: a line for each head with targets.
+    """
+    settings = model.net.settings
+    val = manifest.split("val")
+    lines = []
+    if any(name in model.outputs for name in val.target_values()):
+        for head, paired in predict_manifest(model, val, "val").heads.items():
+            measured: dict[str, float | None] = {}
+            for index, name in enumerate(paired.names):
+                r = correlate(paired.values[:, index], paired.targets[:, index])
+                if r is not None:
+                    measured[name] = r
+            settings.r = settings.r | {head: settings.r.get(head, {}) | measured}
+            spread = f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
+            lines.append(
+                f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}"
+                f"{spread if measured else ''}."
+            )
+    return "\n".join(lines)
+
+
+def correlate(values: Array, targets: Array) -> float | None:
+    """Returns Pearson's r of values and targets (N,), NaN where unknown; None: not measurable."""
+    known = np.isfinite(values) & np.isfinite(targets)
+    x, y = values[known], targets[known]
+    if len(x) < MIN_AGREEMENT_FACES or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return round(float(np.corrcoef(x, y)[0, 1]), 3)
