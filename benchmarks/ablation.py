@@ -143,7 +143,7 @@ def score_hard(folder: Path, manifest: Path) -> dict[str, float]:
     """Returns the accuracy of a run on altered images; caches it in the folder of the run."""
     kept = folder / "hard.json"
     if not kept.is_file():
-        rows = Manifest.read(manifest, ["val"]).split("val")
+        rows = Manifest.read(manifest).split("val")
         model = load(newest(folder))
         hits = measure_robustness(
             model, rows, rows.model_targets(model.labels).argmax(1), only=(UNALTERED, *HARD)

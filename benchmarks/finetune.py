@@ -91,7 +91,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     seconds = time.monotonic() - start
     (best,) = folder.rglob("best.ckpt")
     model = load(best, "cpu")
-    batches, target = labelled_batches(model, Manifest.read(manifest, ["test"]), "test")
+    batches, target = labelled_batches(model, Manifest.read(manifest), "test")
     logits = predict_logits(model, batches)
     truth = target.argmax(1)
     hit = logits.argmax(1) == target.argmax(1)
@@ -143,7 +143,7 @@ def main(
     average = [{"class_path": "fer_vit.callbacks.EMA", "init_args": {"decay": 0.99}}]
     # The average is the only callback: training stops at its end.
     scratch.write_text(yaml.safe_dump({"model": model, "trainer": {"callbacks": average}}))
-    rows = Manifest.read(ferplus, ["train", "val"])
+    rows = Manifest.read(ferplus)
     faces = rows.select(in_fold(rows, fold))
     tests = rows.split("val").select(~rows.near_duplicates("val"))
     for count, seed in product(photos, range(1, runs + 1)):

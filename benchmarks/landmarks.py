@@ -71,7 +71,7 @@ class Faces(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, path: Path, split: Split) -> None:
-        self.rows = Manifest.read(path, [split]).split(split)
+        self.rows = Manifest.read(path).split(split)
         self.train = split == "train"
         self.augment = Augment(CHANGES)
         loader = DataLoader(Seen(self.rows), None, num_workers=cores())

@@ -47,7 +47,7 @@ def crossed_probabilities(logits: Tensor, target: Tensor) -> Tensor:
 
 def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     """Returns the results section of a card as Markdown, and the scores for its metadata."""
-    rows = Manifest.read(manifest, ["val"]).split("val")
+    rows = Manifest.read(manifest).split("val")
     faces = predict_manifest(model, rows, "val")
     assert faces.targets is not None
     batches, shares = labelled_batches(model, rows)

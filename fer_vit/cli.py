@@ -41,7 +41,7 @@ LIGHTNING_VERBS = {
     "test": "evaluate a checkpoint on the test split",
 }
 PLAIN_VERBS = {
-    "prepare": "write a manifest (one Parquet table, or shards) of a data set",
+    "prepare": "write a manifest (one Parquet table) of a data set",
     "finetune": "train a model for your classes from your photos and evaluate it",
     "crossvalidate": "train and evaluate a model for each fold of the training faces",
     "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
@@ -71,7 +71,6 @@ commands:
 examples:
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config drawn --data.manifest faces.parquet
-  fer-vit fit --config drawn --data.manifest s3://bucket/shards
   fer-vit finetune photos
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
   fer-vit predict photos

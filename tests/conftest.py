@@ -70,7 +70,6 @@ LONG = (
     "visualization/test_evidence.py",
     "test_numbers.py",
     "commands/test_crossvalidate.py",
-    "data/test_stream.py",
     "train/test_custom.py",
     "explain/test_faithfulness.py",
     "commands/test_finetune.py",

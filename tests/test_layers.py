@@ -57,7 +57,7 @@ HOMES = {
     "albumentations": {"data/transforms.py"},
     "lightning": {*(f"train/{name}.py" for name in LIGHTNING)},
     "pyarrow": {
-        *(f"data/{name}.py" for name in ("manifest", "schema", "shards")),
+        *(f"data/{name}.py" for name in ("manifest", "schema")),
         *(
             f"tables/{name}.py"
             for name in ("cells", "json_lines", "layout", "read", "text", "workbook")

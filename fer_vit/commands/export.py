@@ -124,10 +124,10 @@ def export(
         model.settings.faithfulness = read_faithfulness(faithfulness)
     quantizing = None
     if quantize is not None:
-        quantizing = choose_quantizing(model, Manifest.read(quantize, ["train", "val"]))
+        quantizing = choose_quantizing(model, Manifest.read(quantize))
 
     if calibrate is not None:
-        manifest = Manifest.read(calibrate, ["train", "val"])
+        manifest = Manifest.read(calibrate)
         LOGGER.info(calibrate_model(model, manifest, logit_adjust))
         agreement = measure_agreement(model, manifest)
         if agreement:

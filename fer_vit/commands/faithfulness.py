@@ -178,7 +178,7 @@ def manifest_faces(
     model: Recognizer, manifest_path: Path, max_faces: int
 ) -> Iterator[MeasuredBatch]:
     """Yields batches of labelled faces of the val split, and the person or image of each face."""
-    labelled = labelled_rows(Manifest.read(manifest_path, ["val"]), "val")
+    labelled = labelled_rows(Manifest.read(manifest_path), "val")
     units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
     batches, _, rows = labelled_batches(model, labelled, max_faces=max_faces)
     of_rows = (units[row] for row in rows)

@@ -13,16 +13,13 @@ from jsonargparse import ArgumentParser
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import (
-    SHARD_NAMES,
     SPLITS,
     Embed,
     Reading,
     check_declared,
     check_images,
     check_manifest_name,
-    check_shards,
     write_manifest,
-    write_shards,
 )
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import (
@@ -57,7 +54,6 @@ def prepare(
     cut: bool = False,
     duplicates: Duplicates = "drop",
     add: Sequence[Path] = (),
-    shards: int | None = None,
     workers: int | None = None,
     overwrite: bool = False,
     **options: Any,
@@ -77,14 +73,12 @@ def prepare(
 
         fer-vit prepare fairface data/fairface.zip data/faces.parquet --add data/ferplus.parquet
 
-        fer-vit prepare affectnet data/affectnet data/affectnet_shards --shards 64
-
     Args:
         source: The data set, see data/README.md: {SOURCES}. `folder` reads class folders,
             `drawn` draws faces.
         root: The folder of the data set, or a zip or tar.gz of this folder. For drawn: a new folder
             to draw into.
-        out: The manifest to write, `*.parquet`; with `--shards` a folder.
+        out: The manifest to write, `*.parquet`.
         detector: How faces and their landmarks are found. {DETECTORS}.
         embed: Images stored in the manifest: `auto`, small images; `always`, all images. Images
             that are not stored must lie below the folder of the manifest.
@@ -94,15 +88,13 @@ def prepare(
             images, `keep` keeps them.
         add: Manifests with the same labels whose rows are added. Near-duplicates between data sets
             are kept.
-        shards: The number of shards of training images to write into a folder, for `fit` to stream.
-            Shards contain all images.
         workers: The number of processes that read images; 0: only this process. Default: one per
             core.
         overwrite: Whether an existing manifest may be replaced.
         options: The options of the data set.
     """
     options = _source_options(source, options)
-    _check_arguments(root, out, workers, shards, add, overwrite)
+    _check_arguments(root, out, workers, add, overwrite)
     with unpacked(root, out) as (base, left_out):
         # Unpacked files are removed afterwards, and cut faces have no files.
         if base != root or cut:
@@ -116,10 +108,7 @@ def prepare(
         for manifest in added:
             manifest.check_copy(out)
             manifest.check_labels(reading.labels)
-        if shards:
-            check_shards(reading, shards)
-        else:
-            check_images(reading, out.parent, embed)
+        check_images(reading, out.parent, embed)
 
         reading = replace(reading, dropped=reading.dropped + left_out)
         reading = _with_landmarks(reading, root, detector, workers, cut)
@@ -128,11 +117,8 @@ def prepare(
         notes = [note.replace(str(base), str(root)) for note in reading.notes]
         reading = replace(reading, notes=notes + class_notes(reading))
 
-        if shards:
-            write_shards(out, reading, source, shards)
-        else:
-            tables = [manifest.table for manifest in added]
-            write_manifest(out, reading, source, embed, more=tables)
+        tables = [manifest.table for manifest in added]
+        write_manifest(out, reading, source, embed, more=tables)
 
     LOGGER.info(describe_reading(reading, out))
     if added:
@@ -232,13 +218,11 @@ def _check_arguments(
     root: Path,
     out: Path,
     workers: int | None,
-    shards: int | None,
     add: Sequence[Path],
     overwrite: bool,
 ) -> None:
     """Raises FerVitError for a wrong argument, before the data set is read."""
     check_whole("workers", workers or 0, 0)
-    check_whole("shards", 1 if shards is None else shards, 1)
     if is_archive(root) and not root.is_file():
         raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")
     if re.match(r"\w+:/", str(out)):
@@ -249,17 +233,8 @@ def _check_arguments(
     if len({manifest.resolve() for manifest in add}) < len(add):
         raise FerVitError("Expected each manifest of `--add` once, but one is there several times.")
 
-    if shards:
-        if add:
-            raise FerVitError(
-                "`--add` is for one manifest, but `--shards` writes several. Leave one of them out."
-            )
-        if not out.name or out.suffix == ".parquet":
-            raise FerVitError(f"Expected a new folder for shards, but got {out}. Name another.")
-        check_output(out, overwrite, SHARD_NAMES)
-    else:
-        check_manifest_name(out)
-        check_output(out, overwrite)
+    check_manifest_name(out)
+    check_output(out, overwrite)
 
 
 def _with_landmarks(

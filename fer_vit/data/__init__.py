@@ -1,1 +1,1 @@
-"""The manifest and its shards, samples, samplers and augmentation."""
+"""The manifest, samples, samplers and augmentation."""

@@ -5,9 +5,7 @@ with the faces that would have come next. Any number of processes or workers rea
 with the same augmentation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,12 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, DistributedSampler
 from tqdm import tqdm
 
-from fer_vit.data.manifest import Manifest, named_in_errors, no_label
-from fer_vit.data.shards import Shard, find_shards
-from fer_vit.errors import FerVitError
+from fer_vit.data.manifest import Manifest, named_in_errors
 from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_regions
 from fer_vit.face.finder import Crop, Crops, stack_crops
-from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
 from fer_vit.processes import run_seed
@@ -106,25 +101,12 @@ def collate(samples: Sequence[Sample]) -> Batch:
     )
 
 
-class EncodedFace(NamedTuple):
-    """A row of a manifest, with its image still encoded."""
-
-    manifest_path: str | Path  # the path or URL of the manifest or shard
-    path: str  # the name of the image
-    image: bytes
-    landmarks: Array  # (5, 2) in image pixels; NaN: no landmarks
-    target: Array | None  # (C,), the share of each class
-    outputs: dict[str, list[str]]  # the names of the K outputs of each further head
-    targets: dict[str, Array]  # (K,) for each further head, as seen in the image; NaN: unknown
-
-
 class Draw(NamedTuple):
     """A row that a sampler has drawn."""
 
     row: int
     seed: int = 0  # the seed for the augmentation
     repeat: bool = False  # whether the row only fills the share of a process
-    face: EncodedFace | None = None  # the contents of the row, for a data set of shards
 
 
 # Crops and augments a face, given its landmarks (5, 2) and a seed.
@@ -158,138 +140,33 @@ class FaceDataset(Dataset[Sample]):
         return len(self.manifest)
 
     def __getitem__(self, index: int | Draw) -> Sample:
+        """Decodes, crops and augments a face; raises FerVitError if its image is not readable."""
         draw = index if isinstance(index, Draw) else Draw(index)
-        face = self.read_row(draw.row)
-        return make_sample(face, draw, self.spec, self.augment)
-
-    def read_row(self, row: int) -> EncodedFace:
-        """Returns a row with its image still encoded."""
+        row = draw.row
         name = self.manifest.name(row)
         with named_in_errors(self.manifest.path, name):
-            image = self.manifest.image_bytes(row)
-        target = None if self.targets is None else self.targets[row]
-        return EncodedFace(
-            manifest_path=self.manifest.path,
+            image = self.manifest.image(row)
+        landmarks = None if np.isnan(self.landmarks[row]).any() else self.landmarks[row]
+
+        if self.augment is None:
+            cropped = crop_face(image, landmarks, self.spec, framed=True)
+        else:
+            cropped = self.augment(image, landmarks, self.spec, draw.seed)
+        boxes, valid = place_regions(cropped.landmarks, self.spec)  # (R, 4), (R,)
+
+        targets = {}
+        for head, values in self.head_targets.items():
+            targets[head] = targets_in_crop(head, self.outputs[head], values[row], cropped)
+        return Sample(
+            image=cropped.image,
+            boxes=boxes,
+            valid=valid,
+            target=None if self.targets is None else self.targets[row],
+            row=PADDING if draw.repeat else row,
             path=name,
-            image=image,
-            landmarks=self.landmarks[row],
-            target=target,
-            outputs=self.outputs,
-            targets={head: values[row] for head, values in self.head_targets.items()},
+            to_crop=cropped.to_crop,
+            targets=targets,
         )
-
-
-class ShardDataset(Dataset[Sample]):
-    """The training rows of a folder or URL of shards, which a `ShardSampler` passes in.
-
-    A process reads one shard after another, and prefetches the next one. It passes the rows to its
-    workers with the images still encoded. So each row is read once, and at most three shards are in
-    memory.
-
-    Args:
-        path: The folder or URL.
-        labels: The labels that every shard must have, in order.
-        spec: How faces are cropped.
-        augment: The augmentation; None: faces are only cropped.
-        unlabelled: Whether rows may lack labels.
-        partial: As for `FaceDataset`.
-
-    Raises:
-        FerVitError: There are no training shards, a shard cannot be read, or the shards are from
-            different runs of `prepare`.
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        labels: tuple[str, ...],
-        spec: CropSpec,
-        augment: Cropping | None,
-        unlabelled: bool,
-        partial: bool = False,
-    ) -> None:
-        self.labels = labels
-        self.spec = spec
-        self.augment = augment
-        self.unlabelled = unlabelled
-        self.partial = partial
-
-        self.shards = [shard for shard in find_shards(path) if shard.split == "train"]
-        if not self.shards:
-            raise FerVitError(
-                f"{path} has no rows with split train. Prepare the data set with that split."
-            )
-        with ThreadPoolExecutor() as pool:
-            footers = list(pool.map(Shard.footer, self.shards))
-        runs = {(footer.metadata or {}).get(b"fer_vit") for footer in footers}
-        if len(runs) > 1:
-            raise FerVitError(
-                f"{path} holds shards of more than one `prepare`. Copy the whole folder again."
-            )
-        self.sizes = np.array([footer.num_rows for footer in footers])  # (K,)
-
-    def __len__(self) -> int:
-        return int(self.sizes.sum())
-
-    def __getitem__(self, draw: Draw) -> Sample:
-        assert draw.face is not None
-        return make_sample(draw.face, draw, self.spec, self.augment)
-
-    def read(self, index: int) -> FaceDataset:
-        """Reads the shard at an index.
-
-        Raises FerVitError if the shard is invalid, has other labels, has changed, or lacks labels
-        that training needs.
-        """
-        shard = self.shards[index]
-        manifest = Manifest.read_shard(shard, self.labels)
-        faces = FaceDataset(manifest, self.spec, partial=self.partial)
-        if len(faces) != self.sizes[index]:
-            raise FerVitError(
-                f"{shard.location} has changed. Resume when nothing writes to the shards."
-            )
-        if faces.targets is None and not self.unlabelled:
-            raise no_label(shard.location, "train")
-        return faces
-
-    def read_ahead(self, shards: Iterable[int]) -> Iterator[FaceDataset]:
-        """Yields one shard after another; while a shard is in use, a thread reads the next one."""
-        with ThreadPoolExecutor(1) as pool:
-            waiting: Future[FaceDataset] | None = None
-            for shard in shards:
-                following = pool.submit(self.read, shard)
-                if waiting:
-                    yield waiting.result()
-                waiting = following
-            if waiting:
-                yield waiting.result()
-
-
-def make_sample(face: EncodedFace, draw: Draw, spec: CropSpec, augment: Cropping | None) -> Sample:
-    """Decodes, crops and augments a face; raises FerVitError for an image that is not decodable."""
-    with named_in_errors(face.manifest_path, face.path):
-        image = decode_image(face.image)
-    landmarks = None if np.isnan(face.landmarks).any() else face.landmarks
-
-    if augment is None:
-        cropped = crop_face(image, landmarks, spec, framed=True)
-    else:
-        cropped = augment(image, landmarks, spec, draw.seed)
-    boxes, valid = place_regions(cropped.landmarks, spec)  # (R, 4), (R,)
-
-    targets = {}
-    for head, values in face.targets.items():
-        targets[head] = targets_in_crop(head, face.outputs[head], values, cropped)
-    return Sample(
-        image=cropped.image,
-        boxes=boxes,
-        valid=valid,
-        target=face.target,
-        row=PADDING if draw.repeat else draw.row,
-        path=face.path,
-        to_crop=cropped.to_crop,
-        targets=targets,
-    )
 
 
 def targets_in_crop(head: str, outputs: Sequence[str], values: Array, cropped: Cropped) -> Array:
@@ -388,57 +265,3 @@ class EvalSampler(DistributedSampler[Draw]):
         num_rows = len(self.dataset)  # type: ignore[arg-type]
         indices = range(self.rank, self.total_size, self.num_replicas)
         return (Draw(index % num_rows, repeat=index >= num_rows) for index in indices)
-
-
-class ShardRange(NamedTuple):
-    """The range of a shard's shuffled rows that one process reads."""
-
-    shard: int
-    start: int
-    stop: int  # may exceed the number of rows
-
-
-class ShardSampler(TrainSampler):
-    """Splits a `ShardDataset` into equal contiguous ranges, one per process.
-
-    Each epoch shuffles the shards, and the rows of each shard.
-
-    This is a sampler, not an `IterableDataset`, for two reasons. First, each worker would have its
-    own iterator over shards: the number of workers would change which faces form a batch, and each
-    worker would have shards in memory. Second, a run can resume from the position of a sampler.
-    The cost: the main process reads the shards, and sends each encoded image through a queue to a
-    worker, some kilobytes for a face.
-    """
-
-    dataset: ShardDataset
-
-    def __iter__(self) -> Iterator[Draw]:
-        ranges = self._shard_ranges()
-        sizes = self.dataset.sizes  # (K,)
-        first_rows = sizes.cumsum() - sizes  # (K,)
-        shards = self.dataset.read_ahead(shard_range.shard for shard_range in ranges)
-        for shard_range, faces in zip(ranges, shards, strict=True):
-            # + 1: shard 0 would get the random numbers that shuffled the shards
-            rng = np.random.default_rng((self.seed, self.epoch, shard_range.shard + 1))
-            order = rng.permutation(len(faces))
-            seeds = rng.integers(2**31, size=len(faces))
-            for row in order[shard_range.start : shard_range.stop].tolist():
-                row_of_all = int(first_rows[shard_range.shard]) + row
-                yield Draw(row_of_all, int(seeds[row]), face=faces.read_row(row))
-
-    def _shard_ranges(self) -> list[ShardRange]:
-        """Returns the range of each shard that this process reads in this epoch, in order."""
-        sizes = self.dataset.sizes
-        rng = np.random.default_rng((self.seed, self.epoch))
-
-        # `start`, `stop`, `first` and `end` count rows of all shuffled shards, one after another
-        stop = (self.rank + 1) * self.num_samples
-        start = stop - self.num_samples + self.done // self.num_replicas
-        ranges = []
-        first = 0  # the first row of the shard
-        for shard in rng.permutation(len(sizes)).tolist():
-            end = first + int(sizes[shard])
-            if first < stop and start < end:
-                ranges.append(ShardRange(shard, max(start - first, 0), stop - first))
-            first = end
-        return ranges

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -23,24 +23,22 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from fer_vit.data.schema import (
+    PREPARE_AGAIN,
     ROW_GROUP,
     SCHEMA,
-    SPLITS,
     Split,
     check_table,
-    read_labels,
     read_lists,
     read_outputs,
     target_columns,
 )
-from fer_vit.data.shards import Shard, find_shards
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import outputs_of, target_column
 from fer_vit.labels import Merge, find_label, merge_names
-from fer_vit.texts import json_text
+from fer_vit.texts import check_permission, json_text
 from fer_vit.wording import counted, list_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -50,32 +48,30 @@ LOGGER = logging.getLogger("fer_vit")
 class Manifest:
     """A checked manifest, opened for reading."""
 
-    path: str | Path  # the Parquet file, or the folder or URL of shards
+    path: str | Path  # the Parquet file
     table: pa.Table
     labels: tuple[str, ...]  # in the order of the votes
 
     @classmethod
-    def read(cls, path: str | Path, splits: Iterable[Split] = SPLITS) -> "Manifest":
-        """Reads and checks a manifest in one file, or splits of a folder or URL of shards.
-
-        Raises FerVitError as `find_shards` and `check_table`.
-        """
-        shards = find_shards(path)
-        head = shards[0].read([])
-        labels = read_labels(shards[0].location, head)
-
-        tables = [SCHEMA.with_metadata(head.schema.metadata).empty_table()]
-        chosen_splits = (None, *splits)  # the split of a manifest in one file is None
-        for shard in shards:
-            if shard.split in chosen_splits:
-                tables.append(cls.read_shard(shard, labels).table)
-        try:
-            table = pa.concat_tables(tables, promote_options="default")
-        except pa.ArrowException as error:
+    def read(cls, path: str | Path) -> "Manifest":
+        """Reads and checks a manifest; raises FerVitError if it is missing or damaged."""
+        if not Path(path).is_file():
             raise FerVitError(
-                f"{path}: the shards have different columns. Prepare it again."
+                f"No manifest at {path}. Make one with `fer-vit prepare SOURCE ROOT {path}`."
+            )
+        try:
+            table = pq.read_table(path, memory_map=True, partitioning=None)
+            # text may be invalid Unicode, and offsets of lists may lie beyond the values
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            check_permission(path, error)
+            advice = PREPARE_AGAIN
+            if Path(path).suffix.lower() != ".parquet":  # it may be a table of predictions
+                advice = "A manifest ends in .parquet, and a table in .csv, .parquet or .jsonl."
+            raise FerVitError(
+                f"{path} is not a complete Parquet table ({str(error).splitlines()[0]}). {advice}"
             ) from error
-        manifest = cls(path, table, labels)
+        manifest = cls(path, table, check_table(str(path), table))
         manifest._warn_of_unnamed_targets()
         manifest._warn_of_repeated_rows()
         return manifest
@@ -122,15 +118,6 @@ class Manifest:
         """Returns the hash of a row's embedded image; None for a row with an image file."""
         content = self.table["image"][row]["bytes"].as_buffer()
         return None if content is None else sha256(content).digest()
-
-    @classmethod
-    def read_shard(cls, shard: Shard, labels: tuple[str, ...]) -> "Manifest":
-        """Reads and checks one file; raises FerVitError when the file has other labels."""
-        table = shard.read()
-        actual = check_table(shard.location, table, allow_paths=shard.split is None)
-        manifest = cls(shard.location, table, actual)
-        manifest.check_labels(labels)
-        return manifest
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -321,24 +308,6 @@ class Manifest:
         self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
-
-
-def class_counts(path: str | Path, labels: tuple[str, ...]) -> Array:
-    """Returns the number of training images (C,) of each class in shards, with votes as shares.
-
-    Rows may lack labels. Raises FerVitError when no row has a label.
-    """
-    counts = np.zeros(len(labels))
-    for shard in find_shards(path):
-        if shard.split != "train":
-            continue
-        table = shard.read(["label", "votes"])
-        targets = Manifest(shard.location, table, labels).targets(partial=True)
-        assert targets is not None  # partial targets are never None
-        counts += np.nansum(targets, axis=0)
-    if not counts.any():
-        raise no_label(path, "train")
-    return counts
 
 
 def have_ties(targets: Array) -> Mask:

@@ -1,4 +1,4 @@
-"""Schema, checks and writing of a manifest: one Parquet table, or a folder of shards.
+"""Schema, checks and writing of a manifest, one Parquet table.
 
 A manifest may have columns of floats with the targets of further heads, such as `move_jawOpen`,
 `yaw` or `valence`. The metadata names these columns (`outputs`), and null is an unknown target.
@@ -9,21 +9,16 @@ gender and race in FairFace.
 so. The metadata `fer_vit` names the labels in order, the landmark scheme and the version of
 fer-vit.
 
-A data set larger than a disk is a folder of shards, or a URL in an object store. Each shard is such
-a table with the images inside. Shards are named as `datasets` expects the files of a split:
-`train-00002-of-00008.parquet`.
-
 A manifest may be untrusted, so an absolute path, or a path with `..`, is an error. Links are
 followed: the owner of the folder made them.
 """
 
-import hashlib
 import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,9 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
-from fer_vit.data.shards import PREPARE_AGAIN
 from fer_vit.errors import FerVitError, short
 from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST_FIELDS
@@ -41,7 +34,6 @@ from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
 from fer_vit.heads import HEADS, check_head_outputs, outputs_of, target_column
 from fer_vit.labels import check_labels
-from fer_vit.numbered import numbered_name
 from fer_vit.texts import as_text, json_text
 from fer_vit.version import __version__
 
@@ -50,8 +42,7 @@ VOTES_COLUMN = "label_votes"
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
-# Patterns of `fnmatch` for the names of the shards that `prepare` writes.
-SHARD_NAMES = tuple(f"{split}-{5 * '[0-9]'}-of-{5 * '[0-9]'}.parquet" for split in SPLITS)
+PREPARE_AGAIN = "Run `fer-vit prepare` again."
 
 # a path that is absolute or contains `..`, on any operating system
 OUTSIDE_PATH = r"^[/\\]|^[A-Za-z]:|(^|[/\\])\.\.([/\\]|$)"
@@ -129,11 +120,10 @@ class Reading:
         return any(row.label is not None for row in self.rows)
 
 
-def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str, ...]:
-    """Checks the schema, metadata and rows of a manifest or shard; returns the labels in order.
+def check_table(location: str, table: pa.Table) -> tuple[str, ...]:
+    """Checks the schema, metadata and rows of a manifest; returns the labels in order.
 
-    With `allow_paths`, rows may name image files. The FerVitError names the file, the row (from 0)
-    and the column.
+    The FerVitError names the file, the row (from 0) and the column.
     """
     for expected in SCHEMA:
         column = f"{location}, column `{expected.name}`"
@@ -156,7 +146,7 @@ def check_table(location: str, table: pa.Table, allow_paths: bool) -> tuple[str,
     labels = read_labels(location, table)
     check_target_columns(location, table)
 
-    for name, content, wrong in _find_wrong(table, labels, allow_paths):
+    for name, content, wrong in _find_wrong(table, labels):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
         if rows.size:
             row = int(rows[0])
@@ -257,9 +247,7 @@ def read_lists(column: pa.Array, *shape: int) -> Array:
     return numbers
 
 
-def _find_wrong(
-    table: pa.Table, labels: Sequence[str], allow_paths: bool
-) -> Iterator[tuple[str, str, Any]]:
+def _find_wrong(table: pa.Table, labels: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
     """Yields for each rule a column, the expected content and a mask (M,) of wrong rows.
 
     Each rule assumes that all earlier rules hold.
@@ -267,12 +255,9 @@ def _find_wrong(
     image = table["image"]  # not combined: one Arrow array may be too small for all bytes
     no_bytes = pc.is_null(pc.struct_field(image, "bytes"))
     path = pc.struct_field(image, "path")
-    if allow_paths:
-        yield "image", "image bytes or a path", pc.and_(no_bytes, pc.is_null(path))
-        outside = pc.match_substring_regex(path, OUTSIDE_PATH)
-        yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
-    else:
-        yield "image", "image bytes", no_bytes
+    yield "image", "image bytes or a path", pc.and_(no_bytes, pc.is_null(path))
+    outside = pc.match_substring_regex(path, OUTSIDE_PATH)
+    yield "image", "a path below the manifest's folder", pc.and_(no_bytes, outside)
 
     no_split = pc.invert(pc.is_in(table["split"], pa.array(SPLITS)))
     yield "split", f"one of {', '.join(SPLITS)}", no_split
@@ -313,7 +298,6 @@ def write_manifest(
     reading: Reading,
     source: str,
     embed: Embed = "auto",
-    data_set_key: str = "",
     more: Sequence[pa.Table] = (),
 ) -> None:
     """Writes a manifest atomically; replaces an existing file.
@@ -324,7 +308,6 @@ def write_manifest(
         source: The name of the data set.
         embed: Whether all images are stored inside ("always"), or only small images. Other images
             must lie below the manifest's folder.
-        data_set_key: A text that is equal in all shards of a data set.
         more: Tables of manifests whose rows are added.
 
     Raises:
@@ -337,8 +320,6 @@ def write_manifest(
         "landmarks": LANDMARKS,
         "version": __version__,
     }
-    if data_set_key:
-        meta["together"] = data_set_key  # `ShardDataset` compares the metadata of all shards
 
     # the columns of the reading, then the further columns of the tables in `more`
     fields = list(SCHEMA)
@@ -374,42 +355,6 @@ def check_manifest_name(out: Path) -> None:
         raise FerVitError(
             f"Expected a name for the manifest, but {out} is a folder. Name a file in it."
         )
-
-
-def check_shards(reading: Reading, shards: int) -> None:
-    """Raises FerVitError when there are more shards than training images."""
-    images = sum(row.split == "train" for row in reading.rows)
-    if shards > images:
-        raise FerVitError(
-            f"Expected at most as many shards as training images, {images:,}, but got {shards:,}."
-        )
-
-
-def write_shards(folder: Path, reading: Reading, source: str, shards: int) -> None:
-    """Writes a folder of shards atomically: `shards` files for train, one for each other split.
-
-    The rows of each split are shuffled, with a fixed seed. Raises FerVitError as `check_shards`.
-    """
-    # checked again, as images may have been dropped since the first check
-    check_shards(reading, shards)
-
-    # the rows of each file
-    order = np.random.default_rng(0).permutation(len(reading.rows))
-    shuffled = [reading.rows[index] for index in order]
-    files: dict[str, list[Row]] = {}
-    for split in SPLITS:
-        rows = [row for row in shuffled if row.split == split]
-        count = shards if split == "train" else 1
-        if rows:
-            for number in range(count):
-                files[numbered_name(split, number, count)] = rows[number::count]
-
-    names = "\n".join(row.name for row in reading.rows)
-    data_set_key = hashlib.sha256(names.encode("utf-8", "backslashreplace")).hexdigest()
-    with atomic_write(folder) as new_folder:
-        for name, rows in tqdm(files.items(), "writing shards", unit="shards", disable=None):
-            part = replace(reading, rows=rows)
-            write_manifest(new_folder / name, part, source, "always", data_set_key)
 
 
 def check_declared(reading: Reading) -> None:

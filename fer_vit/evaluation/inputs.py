@@ -58,7 +58,7 @@ class Conditions:
 
     def read(self, path: Path) -> Manifest:
         """Reads the split of a manifest, merges labels, and leaves out faces of other classes."""
-        manifest = Manifest.read(path, [self.chosen_split]).split(self.chosen_split)
+        manifest = Manifest.read(path).split(self.chosen_split)
         if self.merge:
             return manifest.merge_labels(self.merge)
         if self.classes:

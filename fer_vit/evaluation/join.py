@@ -88,7 +88,7 @@ def add_labels(
 
 def _manifest_truth(labels: Sequence[str], path: Path, split: Split) -> Truth:
     """Reads targets in a split of a manifest, with votes for the labels (C) of a model."""
-    manifest = Manifest.read(path, [split]).split(split)
+    manifest = Manifest.read(path).split(split)
     votes = manifest.model_targets(labels)
     outputs = manifest.target_values()
     if votes is None and not outputs:

@@ -24,7 +24,7 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
     lines = []
     if any(name in model.outputs for name in val.target_values()):
         for head, paired in predict_manifest(model, val, "val").heads.items():
-            measured = {}
+            measured: dict[str, float | None] = {}
             for index, name in enumerate(paired.names):
                 r = correlate(paired.values[:, index], paired.targets[:, index])
                 if r is not None:

@@ -157,7 +157,7 @@ def main(folder: str, manifest: str | None = None) -> None:
     """Writes the files of a folder anew."""
     quantizing = None
     if manifest is not None:
-        faces = Manifest.read(Path(manifest), ["train", "val"])
+        faces = Manifest.read(Path(manifest))
         quantizing = choose_quantizing(load_torch(folder, "cpu"), faces)
     write_engine_files(Path(folder), quantizing)
 

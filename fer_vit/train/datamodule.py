@@ -17,14 +17,11 @@ from fer_vit.data.dataset import (
     FaceDataset,
     Position,
     Sample,
-    ShardDataset,
-    ShardSampler,
     TrainSampler,
     collate,
 )
-from fer_vit.data.manifest import Manifest, class_counts, in_fold, no_label
-from fer_vit.data.schema import SPLITS, Split
-from fer_vit.data.shards import is_sharded
+from fer_vit.data.manifest import Manifest, in_fold, no_label
+from fer_vit.data.schema import Split
 from fer_vit.data.transforms import Augment, AugmentConfig
 from fer_vit.errors import FerVitError, check_number, check_whole, short
 from fer_vit.face.crop import CropSpec
@@ -40,8 +37,7 @@ class FaceDataModule(L.LightningDataModule):
     """Faces for training and evaluation.
 
     Args:
-        manifest: A Parquet table made by `fer-vit prepare`; or a folder or URL (s3://bucket/prefix)
-            of shards made by `fer-vit prepare --shards`. Training images of shards are streamed.
+        manifest: A Parquet table made by `fer-vit prepare`.
         batch_size: Faces per batch and process.
         num_workers: Worker processes that decode and augment; 0: the training process does this.
             None: cores divided by devices, 8 at most.
@@ -78,17 +74,10 @@ class FaceDataModule(L.LightningDataModule):
         self.spec = spec or CropSpec(224)
         self._spec_is_given = spec is not None
 
-        self.streamed = is_sharded(manifest)
-        if self.streamed and (balanced or fold):
-            raise FerVitError(
-                "Shards are streamed, without folds or sampling by class. Leave out `--data.fold` "
-                "and `--data.balanced` (see `--model.logit_adjust`), or use a manifest in one file."
-            )
-        splits: tuple[Split, ...] = ("val", "test") if self.streamed else SPLITS
-        self.manifest = Manifest.read(manifest, splits)
+        self.manifest = Manifest.read(manifest)
         if fold:
             self.manifest = self.manifest.select(~in_fold(self.manifest, fold))
-        if unlabelled and not self.streamed and not len(self.manifest.split("val")):
+        if unlabelled and not len(self.manifest.split("val")):
             self.manifest = self.manifest.hold_out(0.02)
         self.labels = list(self.manifest.labels)
         self.outputs = self.manifest.outputs
@@ -129,7 +118,7 @@ class FaceDataModule(L.LightningDataModule):
 
     def _report_one_class(self) -> None:
         """Logs if all training faces have the same label."""
-        if self.streamed or self.unlabelled or not self.manifest.split("train").has_labels:
+        if self.unlabelled or not self.manifest.split("train").has_labels:
             return
         (present,) = torch.nonzero(self.class_counts(), as_tuple=True)
         if len(present) == 1:
@@ -196,9 +185,6 @@ class FaceDataModule(L.LightningDataModule):
 
     def class_counts(self) -> torch.Tensor:
         """Returns the number of training faces of each class (C,); votes count by their share."""
-        if self.streamed:
-            counts = class_counts(self.manifest.path, self.manifest.labels)
-            return torch.from_numpy(counts).float()
         targets = torch.from_numpy(self.dataset("train").targets)  # (M, C)
         return targets.nansum(0).float()
 
@@ -210,22 +196,15 @@ class FaceDataModule(L.LightningDataModule):
         processes = _processes()
         rank = dist.get_rank() if processes > 1 else 0
 
-        dataset: ShardDataset | FaceDataset
-        sampler: TrainSampler
-        if self.streamed:
-            dataset = self._shard_dataset()
-            start = self._take_position(len(dataset))
-            sampler = ShardSampler(dataset, None, processes, rank, start=start)
-        else:
-            dataset = self.dataset("train")
-            weights = None  # (M,)
-            if self.balanced:
-                assert dataset.targets is not None  # checked by `dataset`
-                labels = dataset.targets.argmax(1)
-                weights = 1 / np.bincount(labels)[labels]
-                weights /= weights.sum()
-            start = self._take_position(len(dataset))
-            sampler = TrainSampler(dataset, weights, processes, rank, start=start)
+        dataset = self.dataset("train")
+        weights = None  # (M,)
+        if self.balanced:
+            assert dataset.targets is not None  # checked by `dataset`
+            labels = dataset.targets.argmax(1)
+            weights = 1 / np.bincount(labels)[labels]
+            weights /= weights.sum()
+        start = self._take_position(len(dataset))
+        sampler = TrainSampler(dataset, weights, processes, rank, start=start)
         return self._loader(dataset, sampler, drop_last=len(sampler) > self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Sample]:
@@ -239,23 +218,6 @@ class FaceDataModule(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Converts images from bytes to float in [0, 1], on the device."""
         return batch.ready(batch.image.device)
-
-    def _shard_dataset(self) -> ShardDataset:
-        path = self.manifest.path
-        dataset = ShardDataset(
-            path=path,
-            labels=self.manifest.labels,
-            spec=self.spec,
-            augment=self.cropping(),
-            unlabelled=self.unlabelled,
-            partial=self.partial,
-        )
-        if len(dataset) < self.batch_size * _processes():
-            raise FerVitError(
-                f"{path} has fewer training rows than one batch of {self.batch_size} for every "
-                "process: choose a smaller `--data.batch_size`."
-            )
-        return dataset
 
     def _take_position(self, num_rows: int) -> Position:
         """Returns the stored position and clears it, because a run resumes from it only once."""

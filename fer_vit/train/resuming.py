@@ -143,8 +143,9 @@ def steps_left(trainer: L.Trainer) -> float:
         steps=trainer.global_step,
     )
     left = math.inf
-    if trainer.max_epochs not in (None, -1):
-        steps_per_epoch = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+    num_batches = trainer.num_training_batches  # infinite for a stream without a length
+    if trainer.max_epochs not in (None, -1) and num_batches < math.inf:
+        steps_per_epoch = math.ceil(num_batches / trainer.accumulate_grad_batches)
         made = progress.batches // trainer.accumulate_grad_batches
         left = (trainer.max_epochs - progress.epochs) * steps_per_epoch - made
     if trainer.max_steps != -1:

@@ -240,9 +240,8 @@ class FERTask(RegionViTModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
-            if not data.streamed:
-                trained = {head: self.shared_outputs[head] for head in self.loss_weights}
-                check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
+            trained = {head: self.shared_outputs[head] for head in self.loss_weights}
+            check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
             callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
             monitored = {callback.monitor for callback in callbacks if callback.monitor}
             check_monitored(manifest, monitored, [*self.loss_weights])

@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from skimage.data import astronaut
 
-from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.face.image import encode_png
 from fer_vit.files import open_input
-from fer_vit.geometry import LANDMARKS
 from fer_vit.texts import user_text
 from tests.helpers.commands import read, run
 from tests.helpers.processes import PATIENCE
@@ -107,18 +103,6 @@ def test_a_named_pipe_is_one_line(
         run(*line.split())
     assert end.value.code == 2
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_pipe_among_shards_is_no_shard(tmp_path: Path) -> None:
-    points = np.arange(2.0 * len(LANDMARKS)).reshape(-1, 2)
-    picture = encode_png(np.zeros((32, 32), np.uint8))
-    row = Row(picture, "a", "train", "anger", None, points, 0.9)
-    write_manifest(
-        tmp_path / "train-00000-of-00002.parquet", Reading(("anger", "fear"), [row]), "made"
-    )
-    os.mkfifo(tmp_path / "train-00001-of-00002.parquet")
-    with pytest.raises(SystemExit):
-        run("evaluate", tmp_path, "--output", tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/tty", "/proc/self"])

@@ -108,7 +108,7 @@ def test_intervals_are_over_persons_not_faces(
     monkeypatch.setattr(faithfulness, "MEASURED", quick)
     monkeypatch.setattr(faithfulness, "METHODS", {"relevance": METHODS["relevance"]})
     monkeypatch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
-    table = Manifest.read(drawn / "faces.parquet", ["val"]).split("val").table.slice(0, 6)
+    table = Manifest.read(drawn / "faces.parquet").split("val").table.slice(0, 6)
     persons = pa.array([f"p{row // 2}" for row in range(6)])
     pq.write_table(table.append_column("person", persons), tmp_path / "persons.parquet")
     pq.write_table(table, tmp_path / "faces.parquet")

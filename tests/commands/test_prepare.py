@@ -4,7 +4,6 @@ and every way it can be refused.
 
 import re
 import zipfile
-from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
 
@@ -164,15 +163,6 @@ def test_wrong_arguments_before_anything_is_read(
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
         ("folder", photos, existing, {}, "exists already"),
-        (
-            "folder",
-            photos,
-            tmp_path / "out",
-            {"shards": 1, "add": [existing]},
-            "`add`",
-        ),
-        ("folder", photos, out, {"shards": 1}, "out.parquet"),
-        ("folder", photos, photos, {"shards": 1, "overwrite": True}, str(photos)),
         ("folder", photos, out, {"seed": 1}, "`seed` .*drawn"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "missing.zip"),
         ("folder", tmp_path / "damaged.zip", out, {}, "damaged.zip"),
@@ -187,69 +177,14 @@ def test_wrong_arguments_before_anything_is_read(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_drawn_faces_need_no_detector_and_are_dealt_to_shards(
+def test_drawn_faces_need_no_detector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
-    out = tmp_path / "shards"
-    for name, shards in (("whole.parquet", None), ("shards", 3), ("again", 3)):
-        prepare(
-            "drawn",
-            tmp_path / f"{name}-faces",
-            tmp_path / name,
-            count=40,
-            size=32,
-            colour=True,
-            shards=shards,
-        )
-    trains = [f"train-0000{k}-of-00003.parquet" for k in range(3)]
-    others = [f"{split}-00000-of-00001.parquet" for split in ("test", "val")]
-    assert sorted(path.name for path in out.iterdir()) == sorted(trains + others)
+    out = tmp_path / "drawn.parquet"
+    prepare("drawn", tmp_path / "faces", out, count=40, size=32, colour=True)
     assert f"{out}: 40 rows" in capsys.readouterr().out
-    whole, dealt, again = (
-        Manifest.read(tmp_path / name) for name in ("whole.parquet", "shards", "again")
-    )
-    assert dealt.labels == whole.labels
-    assert np.isfinite(whole.landmarks()).all()
-    images = [
-        {manifest.name(row): manifest.image_bytes(row) for row in range(40)}
-        for manifest in (whole, dealt, again)
-    ]
-    assert images[0] == images[1]
-    sizes = [len(Manifest.read(out / name)) for name in trains]
-    assert max(sizes) - min(sizes) <= 1
-    assert [*images[1]] == [*images[2]] != sorted(images[1])
-
-
-def test_only_shards_are_replaced_and_only_on_request(photos: Path, tmp_path: Path) -> None:
-    for shards, overwrite, message in (
-        (4, False, "training images, 3, but got 4"),
-        (1, False, ""),
-        (1, True, ""),
-    ):
-        with pytest.raises(FerVitError, match=message) if message else nullcontext():
-            prepare(
-                "folder",
-                photos,
-                tmp_path / "out",
-                detector="none",
-                shards=shards,
-                overwrite=overwrite,
-            )
-        assert (tmp_path / "out").exists() == (not message)
-    with pytest.raises(FerVitError, match="exists already"):
-        prepare("folder", photos, tmp_path / "out", detector="none", shards=1)
-    assert all(path.suffix == ".parquet" for path in (tmp_path / "out").iterdir())
-
-    # a user's own table, and a table of `predict` in a folder
-    for name in ("best-of-2024.parquet", "part-00000-of-00001.parquet"):
-        (tmp_path / "out" / name).touch()
-        before = sorted((tmp_path / "out").iterdir())
-        with pytest.raises(FerVitError, match=name):
-            prepare("folder", photos, tmp_path / "out", shards=1, overwrite=True)
-        assert sorted((tmp_path / "out").iterdir()) == before
-        (tmp_path / "out" / name).unlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "photos"]
+    assert np.isfinite(Manifest.read(out).landmarks()).all()
 
 
 def test_near_duplicates_of_val_are_no_training_images(

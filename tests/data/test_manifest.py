@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import fer_vit.data.schema as schema
-from fer_vit.data.manifest import Manifest, class_counts, in_fold
+from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, write_manifest
-from fer_vit.data.shards import find_shards
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
@@ -190,16 +189,6 @@ def test_a_manifest_names_no_file_outside_of_its_folder(tmp_path: Path, path: st
     )
     with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`"):
         Manifest.read(broken(tmp_path, image=[*kept, {"bytes": None, "path": path}]))
-
-
-def test_a_shard_names_no_files(tmp_path: Path) -> None:
-    path = broken(
-        tmp_path, image=[{"bytes": PNG, "path": "a"}] * 3 + [{"bytes": None, "path": "a.png"}]
-    )
-    assert len(Manifest.read(path)) == 4
-    path.rename(tmp_path / "train-00000-of-00001.parquet")
-    with pytest.raises(FerVitError, match=r"row 3 \(from 0\), column `image`: .*bytes"):
-        Manifest.read(tmp_path)
 
 
 def test_invalid_unicode(tmp_path: Path) -> None:
@@ -406,98 +395,3 @@ def test_folds_divide_the_training_faces_and_copies_stay_together(
         places.setdefault(rows.image_bytes(row), set()).add(int(folds[:, row].argmax()))
         assert folds[zlib.crc32(rows.image_bytes(row)) % 3, row]
     assert [len(place) for place in places.values()] == [1] * 300
-
-
-# Shards
-
-READING = Reading(
-    ("x", "y"),
-    [
-        Row(PNG, "a", "train", "x", (3.0, 1.0)),
-        Row(PNG, "b", "train", "y"),
-        Row(PNG, "c", "train", "y"),
-        Row(PNG, "d", "val", "x"),
-    ],
-)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    schema.write_shards(tmp_path / "shards", READING, "made", 2)
-    return tmp_path / "shards"
-
-
-def test_splits_are_read_by_name(folder: Path) -> None:
-    assert [shard.split for shard in find_shards(folder)] == ["train", "train", "val"]
-    assert sorted(Manifest.read(folder).table["label"].to_pylist()) == ["x", "x", "y", "y"]
-    val = Manifest.read(folder, ["val", "test"])
-    assert val.labels == ("x", "y")
-    assert [val.name(row) for row in range(len(val))] == ["d"]
-    assert val.image_bytes(0) == PNG
-    assert len(Manifest.read(folder, ["test"])) == 0
-    Manifest.read(folder).write(folder.parent / "copy.parquet")
-    copy = Manifest.read(folder.parent / "copy.parquet")
-    assert copy.labels == ("x", "y")
-    assert copy.table.equals(Manifest.read(folder).table)
-
-
-def test_votes_count_by_their_share(folder: Path) -> None:
-    assert class_counts(folder, ("x", "y")).tolist() == [0.75, 2.25]
-
-
-def test_a_shard_without_labels_counts_nothing(tmp_path: Path) -> None:
-    rows = [replace(row, label=None, votes=None) for row in READING.rows]
-    schema.write_shards(tmp_path / "none", replace(READING, rows=rows), "made", 2)
-    with pytest.raises(FerVitError, match="label"):
-        class_counts(tmp_path / "none", ("x", "y"))
-
-    schema.write_shards(tmp_path / "shards", READING, "made", 2)
-    (first, second) = [
-        shard for shard in find_shards(tmp_path / "shards") if shard.split == "train"
-    ]
-    expected = np.zeros(2)
-    for target in Manifest.read(second.location).targets():
-        expected += target
-    table = pq.read_table(first.location)
-    for name in ("label", "votes"):
-        index = table.schema.get_field_index(name)
-        empty = pa.nulls(len(table), table.schema.field(name).type)
-        table = table.set_column(index, table.schema.field(name), empty)
-    pq.write_table(table, first.location)
-    assert class_counts(tmp_path / "shards", ("x", "y")).tolist() == expected.tolist()
-
-
-def test_wrong_folders_of_shards(folder: Path) -> None:
-    write_manifest(
-        folder / "val-00000-of-00001.parquet", Reading(("y", "x"), READING.rows[3:]), "made"
-    )
-    with pytest.raises(FerVitError, match=r"x, y .*val-00000-of-00001.parquet.* y, x"):
-        Manifest.read(folder)
-    (folder / "train-00001-of-00002.parquet").write_bytes(b"PAR1 and text")
-    with pytest.raises(FerVitError, match=r"train-00001-of-00002.parquet"):
-        Manifest.read(folder)
-    (folder / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(
-        FerVitError,
-        match=r" 2 .*train-00000-of-00002.parquet.* 1",
-    ):
-        Manifest.read(folder)
-
-
-def test_columns_of_targets_that_the_metadata_does_not_name_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "m.parquet"
-    row = Row(encode_png(np.zeros((8, 8), np.uint8)), "1.png", "train", "a")
-    write_manifest(path, Reading(("a", "b"), [row]), "made")
-    Manifest.read(path)
-    assert not caplog.messages
-    table = pq.read_table(path)
-    for name in ("move_jawOpen", "sharpness"):
-        table = table.append_column(name, pa.array([0.5], pa.float32()))
-    pq.write_table(table, path)
-    assert Manifest.read(path).outputs == {}
-    (message,) = caplog.messages
-    assert str(path) in message
-    assert "move_jawOpen" in message
-    assert "sharpness" not in message

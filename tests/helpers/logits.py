@@ -16,7 +16,7 @@ def labelled_logits(
     model: Recognizer, manifest: Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The logits of labelled faces, before the temperature, and their votes (N, C)."""
-    rows = labelled_rows(Manifest.read(manifest, [split]), split)
+    rows = labelled_rows(Manifest.read(manifest), split)
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     batches = face_crops(dataset, range(len(rows)), FACES_PER_PASS)
     return predict_logits(model, batches), torch.from_numpy(rows.targets()).float()

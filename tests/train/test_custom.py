@@ -12,6 +12,7 @@ from jsonargparse import capture_parser
 from lightning.pytorch.cli import LightningCLI
 
 from fer_vit import load
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
@@ -23,10 +24,14 @@ from tests.helpers.commands import CROPS, TINY, fails, read, run
 
 MODULE = """
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader, IterableDataset
 from fer_vit import FaceDataModule, FERTask
+from fer_vit.data.dataset import FaceDataset, collate
+from fer_vit.data.manifest import Manifest
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.pretraining import MaskedPretraining
 
@@ -105,6 +110,24 @@ class Darker:
         cropped = self.usual(image, landmarks, spec, seed)
         pixels = (cropped.image * (1 - self.share)).astype(cropped.image.dtype)
         return cropped._replace(image=pixels)
+
+
+class Stream(FaceDataModule):
+    def __init__(self, manifest: str, place: str, **options):
+        super().__init__(manifest, **options)
+        self.place = place
+
+    def train_dataloader(self):
+        faces = FaceDataset(Manifest.read(self.place).split("train"), self.spec, self.cropping())
+        return DataLoader(Endless(faces), self.batch_size, collate_fn=collate)
+
+
+class Endless(IterableDataset):
+    def __init__(self, faces):
+        self.faces = faces
+
+    def __iter__(self):
+        return (self.faces[row % len(self.faces)] for row in count())
 
 
 class NoSpec(FaceDataModule):
@@ -232,6 +255,19 @@ def test_fit_trains_with_a_data_module_and_resumes_with_it(
     last = load_checkpoint(next(tmp_path.rglob("last.ckpt")))
     assert last["epoch"] == 1
     run("validate", *words[:-2])
+
+
+def test_a_data_module_streams_faces_that_are_not_in_the_manifest(
+    module: str, drawn: Path, tmp_path: Path
+) -> None:
+    faces = Manifest.read(drawn / "faces.parquet")
+    faces.split("val").write(tmp_path / "val.parquet")
+    words = [word for word in TINY if "limit_train" not in word]
+    words += [f"--data.manifest={tmp_path / 'val.parquet'}", "--data=my_tasks.Stream"]
+    words += [f"--data.place={drawn / 'faces.parquet'}", "--trainer.max_steps=3"]
+    run("fit", *words, f"--trainer.logger.init_args.save_dir={tmp_path}")
+    (last,) = tmp_path.rglob("last.ckpt")
+    assert load_checkpoint(last)["global_step"] == 3
 
 
 def test_a_data_module_changes_what_is_learned(

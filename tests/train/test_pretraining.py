@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from fer_vit.data.dataset import Batch
-from fer_vit.data.schema import write_manifest, write_shards
+from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.model.config import RegionViTConfig
@@ -253,14 +253,13 @@ PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_
 @pytest.fixture(scope="module")
 def unlabelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a manifest of 77 training faces and some to validate on,
-    a third without a label; and shards.
+    a third without a label.
     """
     folder = tmp_path_factory.mktemp("unlabelled")
     reading = read(folder / "faces", count=110, size=32)
     for row in reading.rows[::3]:
         row.label = None
     write_manifest(folder / "faces.parquet", reading, "drawn")
-    write_shards(folder / "shards", reading, "drawn", 3)
     return folder
 
 
@@ -323,7 +322,7 @@ def test_by_the_command_line(
     best = {state.get("best_model_path") for state in saved["callbacks"].values()}
     assert str(pretrained.parent / "best.ckpt") in best  # recorded before last.ckpt is saved
     assert "val/loss" in EventAccumulator(str(pretrained.parents[1])).Reload().Tags()["scalars"]
-    manifest = f"--data.manifest={unlabelled / 'shards'}"
+    manifest = f"--data.manifest={unlabelled / 'faces.parquet'}"
     logs = f"--trainer.logger.init_args.save_dir={tmp_path}"
     main(["validate", f"--ckpt_path={pretrained}", manifest, logs, "--data.num_workers=0"])
     assert "val/loss" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from fer_vit.data.dataset import Batch
-from fer_vit.data.schema import write_manifest, write_shards
+from fer_vit.data.schema import write_manifest
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.checkpoints import LastCheckpoint, plausible_score
@@ -57,11 +57,10 @@ def keep(name: str, every: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A manifest of 38 training faces and some to validate on, and the same as shards."""
+    """A manifest of 38 training faces and some to validate on."""
     folder = tmp_path_factory.mktemp("faces")
     reading = read(folder / "faces", count=54, size=32)
     write_manifest(folder / "faces.parquet", reading, "drawn")
-    write_shards(folder / "shards", reading, "drawn", 3)
     return folder
 
 
@@ -247,9 +246,8 @@ def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
             3,
             ["--trainer.accumulate_grad_batches=2", "--trainer.val_check_interval=0.5"],
         ),
-        ("shards", 6, ["--data.num_workers=2", "--data.batch_size=9"]),
     ],
-    ids=["workers", "often", "stream"],
+    ids=["workers", "often"],
 )
 def test_any_run_resumes_bit_for_bit(
     data: str, middle: int, more: list[str], faces: Path, tmp_path: Path
