@@ -24,16 +24,17 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
     lines = []
     if any(name in model.outputs for name in val.target_values()):
         for head, paired in predict_manifest(model, val, "val").heads.items():
-            measured: dict[str, float | None] = {}
+            measured: dict[str, float] = {}
             for index, name in enumerate(paired.names):
                 r = correlate(paired.values[:, index], paired.targets[:, index])
                 if r is not None:
                     measured[name] = r
-            settings.r = settings.r | {head: settings.r.get(head, {}) | measured}
-            spread = f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
+            settings.r = settings.r | {head: {**settings.r.get(head, {}), **measured}}
+            spread = ""
+            if measured:
+                spread = f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
             lines.append(
-                f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}"
-                f"{spread if measured else ''}."
+                f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}{spread}."
             )
     return "\n".join(lines)
 
