@@ -19,12 +19,13 @@ from onnxruntime import InferenceSession
 
 from benchmarks.machine import in_turns, machine, ratios, run_main, spread
 from fer_vit.commands.export import export
-from fer_vit.data.dataset import Batch
 from fer_vit.data.manifest import Manifest
+from fer_vit.engine.onnx_engine import network_inputs
 from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.predict.recognizer import load
+from fer_vit.face.finder import Crops
+from fer_vit.predict.recognizer import load_torch
 
-Probabilities = Callable[[Batch], NDArray[Any]]
+Probabilities = Callable[[Crops], NDArray[Any]]
 BATCHES = (1, 32)
 
 
@@ -34,9 +35,9 @@ def exported(path: Path, quantize: Path | None) -> Probabilities:
     runtime = InferenceSession(path)
     names = [entry.name for entry in runtime.get_inputs()]
 
-    def run(part: Batch) -> NDArray[Any]:
-        faces = (part.image.numpy(), part.boxes.numpy(), part.valid.numpy())
-        return runtime.run(None, dict(zip(names, faces, strict=False)))[0]  # type: ignore[no-any-return]
+    def run(part: Crops) -> NDArray[Any]:
+        inputs = network_inputs(part)
+        return runtime.run(None, {name: inputs[name] for name in names})[0]  # type: ignore[no-any-return]
 
     return run
 
@@ -45,12 +46,12 @@ def exported(path: Path, quantize: Path | None) -> Probabilities:
 def main(manifest: Path, rounds: int = 7) -> None:
     """Runs the comparison."""
     print(machine())
-    model = load(device="cpu")
+    model = load_torch(device="cpu")
 
-    def eager(part: Batch) -> NDArray[Any]:
-        return model(part.image, part.boxes, part.valid).numpy()  # type: ignore[no-any-return]
+    def eager(part: Crops) -> NDArray[Any]:
+        return model.read(part).probabilities
 
-    def bfloat16(part: Batch) -> NDArray[Any]:
+    def bfloat16(part: Crops) -> NDArray[Any]:
         with torch.autocast("cpu", torch.bfloat16):
             return eager(part)
 
@@ -61,7 +62,7 @@ def main(manifest: Path, rounds: int = 7) -> None:
             "ONNX, float32": exported(Path(folder, "float32.onnx"), None),
             "ONNX, 8 bits": exported(Path(folder, "int8.onnx"), manifest),
         }
-        batches, target = labelled_batches(model, Manifest.read(manifest))
+        batches, target, _ = labelled_batches(model, Manifest.read(manifest))
         parts = list(batches)
         right = {
             name: (

@@ -91,7 +91,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     seconds = time.monotonic() - start
     (best,) = folder.rglob("best.ckpt")
     model = load(best, "cpu")
-    batches, target = labelled_batches(model, Manifest.read(manifest), "test")
+    batches, target, _ = labelled_batches(model, Manifest.read(manifest), "test")
     logits = predict_logits(model, batches)
     truth = target.argmax(1)
     hit = logits.argmax(1) == target.argmax(1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from benchmarks.machine import in_turns, run_main, spread
-from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_batches
+from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.altered import summarize_robustness
 from fer_vit.evaluation.evaluated import predict_manifest
@@ -25,7 +25,6 @@ from fer_vit.evaluation.names import group_rows
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score_table import class_table, score_table
 from fer_vit.evaluation.scores import confusion_matrix, score_faces
-from fer_vit.exporting.formats import example_inputs
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
 from fer_vit.store.hub import CARD_FILE, fetch_folder
@@ -50,10 +49,10 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     rows = Manifest.read(manifest).split("val")
     faces = predict_manifest(model, rows, "val")
     assert faces.targets is not None
-    batches, shares = labelled_batches(model, rows)
+    batches, shares, _ = labelled_batches(model, rows)
     logits = predict_logits(model, batches)
     mirrored_faces = FaceDataset(rows, model.crop_spec, crop_mirrored)
-    mirrored_batches = face_batches(mirrored_faces, range(len(rows)), FACES_PER_PASS, model.device)
+    mirrored_batches = face_crops(mirrored_faces, range(len(rows)), FACES_PER_PASS)
     mirrored = predict_logits(model, mirrored_batches)
     both = model.net.probabilities(torch.stack([logits, mirrored])).mean(0).double().numpy()
     scores = score_faces(faces.probabilities, faces.targets, model.labels)
@@ -83,8 +82,8 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     confusion = confusion_matrix(faces.probabilities, faces.targets)
     hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
     torch.set_num_threads(1)
-    with torch.inference_mode():
-        (times,) = in_turns({"face": partial(model, *example_inputs(model, 1))}, 30).values()
+    (face,) = face_crops(FaceDataset(rows, model.crop_spec), [0], 1)
+    (times,) = in_turns({"face": partial(model.read, face)}, 30).values()
     votes = score_table("votes for the label", group_rows(accuracy_by_votes(faces)))
     altered = {name: {"accuracy": result.estimate} for name, result in hard.items()}
     text = f"""{len(faces.paths):,} images; 95% bootstrap intervals over images in brackets.

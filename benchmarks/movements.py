@@ -18,14 +18,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from benchmarks.machine import machine, run_main
-from fer_vit.data.dataset import FaceDataset, face_batches
+from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest
-from fer_vit.geometry import LANDMARKS, Array, rotation
-from fer_vit.heads import HEADS, target_column
-from fer_vit.losses import decode
+from fer_vit.geometry import LANDMARKS, Array
+from fer_vit.heads import target_column
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import markdown
 from fer_vit.texts import json_text
@@ -99,14 +97,11 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
     held = faces.select(targets.held_out)
     data = FaceDataset(held, recognizer.crop_spec)
     values: dict[str, list[Array]] = {"movements": [], "pose": []}
-    with torch.inference_mode():
-        for batch in face_batches(data, range(len(data)), BATCH, torch.device("cpu")):
-            raw = recognizer.net(batch.image, batch.boxes, batch.valid)
-            degrees = np.array([rotation(matrix) for matrix in batch.to_crop.numpy()])
-            for head, parts in values.items():
-                decoded = decode(head, raw[head]).double().numpy()
-                names = recognizer.net.settings.outputs[head]
-                parts.append(HEADS[head].rotate(decoded, names, -degrees))
+    for batch in face_crops(data, range(len(data)), BATCH):
+        read = dict(zip(recognizer.outputs, recognizer.read(batch).outputs.T, strict=True))
+        for head, parts in values.items():
+            columns = [target_column(head, name) for name in recognizer.settings.outputs[head]]
+            parts.append(np.column_stack([read[column] for column in columns]))
     preds = {head: np.concatenate(parts) for head, parts in values.items()}
 
     known = np.isfinite(targets.pose[targets.held_out]).all(1)

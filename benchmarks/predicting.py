@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
-import torch
 from skimage import data
 from tqdm import tqdm
 
@@ -24,6 +23,7 @@ from benchmarks.machine import PROGRAM, machine, ratios, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detectors import YuNet
+from fer_vit.face.finder import Crops
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.face.yunet import yunet_path
@@ -79,17 +79,15 @@ def find_faces(yunet: cv2.FaceDetectorYN, image: Image) -> list[Array]:
     return [face[4:14].reshape(5, 2).astype(float) for face in faces]
 
 
-@torch.inference_mode()
 def loop(model: Recognizer, find: Callable[[Image], list[Array]], photos: list[Path]) -> int:
     """Detects and classifies faces one by one; returns the number of faces."""
     faces = 0
     for path in tqdm(photos, desc="loop", disable=None):
         image = cv2.imread(str(path))[..., ::-1]
         for landmarks in find(np.ascontiguousarray(image)):
-            crop, points, *_ = crop_face(image, landmarks, model.crop_spec, framed=False)
+            crop, points, to_crop, _ = crop_face(image, landmarks, model.crop_spec, framed=False)
             boxes, valid = place_regions(points, model.crop_spec)
-            pixels = torch.from_numpy(crop).permute(2, 0, 1)[None].float() / 255
-            model(pixels, torch.from_numpy(boxes)[None], torch.from_numpy(valid)[None])
+            model.read(Crops(crop[None], boxes[None], valid[None], to_crop[None]))
             faces += 1
     return faces
 

@@ -29,13 +29,11 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
                 r = correlate(paired.values[:, index], paired.targets[:, index])
                 if r is not None:
                     measured[name] = r
-            settings.r = settings.r | {head: {**settings.r.get(head, {}), **measured}}
-            spread = ""
+            settings.r[head] = {**settings.r.get(head, {}), **measured}
+            line = f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}"
             if measured:
-                spread = f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
-            lines.append(
-                f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}{spread}."
-            )
+                line += f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
+            lines.append(f"{line}.")
     return "\n".join(lines)
 
 
