@@ -248,6 +248,7 @@ def take_probabilities(folder: Path) -> None:
 def change_settings(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["outputs"]["movements"].pop()
+    config["r"] = {}
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -314,7 +315,7 @@ assert fer_vit.table(model.predict(folder / "photo.png")).num_rows == 1
 rows = model.predict_batch(pyarrow.table({{"path": [str(folder / "photo.png")]}}))
 assert rows.num_rows == 1
 reading = {{"every": 1}}
-task = Task(folder, ["photo.png"], model.name, "faces.json", reading, report=True, explain=False)
+task = Task(folder, ["photo.png"], model.name, "faces.json", True, reading, explain=False)
 (folder / "job" / "uploads").mkdir(parents=True)
 os.chdir(folder / "job" / "uploads")
 Path("photo.png").write_bytes((folder / "photo.png").read_bytes())
