@@ -20,25 +20,21 @@ from fer_vit.comparison.episodes import (
     find_episodes,
     find_least_room,
 )
-from fer_vit.comparison.series import mean_course
-from fer_vit.comparison.statistics import (
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import MOVEMENTS
+from fer_vit.report.table import markdown
+from fer_vit.stats.bootstrap import TAIL, percentiles, resample_sums
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.measures import measure, measure_intervals
+from fer_vit.stats.persons import (
     NoTest,
     compare_pair,
     intraclass_correlation,
     person_mean,
 )
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.expression import compare_models
-from fer_vit.evaluation.groups import group_tests
-from fer_vit.evaluation.inference import TAIL, paired_p, percentiles, resample_sums
-from fer_vit.evaluation.outputs import score_head
-from fer_vit.evaluation.scores import contributions, score_faces, score_once
-from fer_vit.faces import as_objects
-from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import MOVEMENTS
-from fer_vit.measures import measure
-from fer_vit.report.estimate import Estimate
-from fer_vit.report.table import markdown
+from fer_vit.stats.scores import contributions, score_faces, score_once
+from fer_vit.stats.series import mean_course
+from fer_vit.stats.tests import group_tests, mcnemar, paired_p
 
 ALPHA = 0.05
 LABELS = ("neutral", "happiness", "sadness", "fear")
@@ -104,11 +100,13 @@ def model_differences(persons: int, of_person: int, studies: int) -> Outcomes:
         probabilities, targets, unit = draw_faces(persons, of_person, rng)
         second = _second_model(probabilities, unit, of_person, rng)
         first = _second_model(probabilities, unit, of_person, rng)
-        faces = evaluated(first, targets, unit)
-        results = compare_models(faces, second)
+        truth = targets.argmax(1)
+        test = mcnemar(first.argmax(1) == truth, second.argmax(1) == truth, unit)
+        differences = score_faces(first, targets, LABELS, unit, minus=second)
+        differences["accuracy"] = test.difference
         for name in names:
-            append_hit(outcomes[name], results.differences[name], 0.0)
-        outcomes["p of McNemar or t"].append(results.p < ALPHA)
+            append_hit(outcomes[name], differences[name], 0.0)
+        outcomes["p of McNemar or t"].append(test.p < ALPHA)
         losses = -np.log((first * targets).sum(1)) + np.log((second * targets).sum(1))
         outcomes["p of a mean (paired t)"].append(paired_p(losses, unit) < ALPHA)
     return outcomes
@@ -126,32 +124,16 @@ def _second_model(
     return np.asarray(shares / shares.sum(1, keepdims=True))
 
 
-def evaluated(probabilities: Array, targets: Array, unit: IntArray) -> EvaluatedFaces:
-    """Returns faces of persons as `evaluate` has them."""
-    count = len(unit)
-    picture = np.zeros((1, 1, 3), np.uint8)
-    return EvaluatedFaces(
-        labels=list(LABELS),
-        paths=as_objects([f"{index}.png" for index in range(count)]),
-        probabilities=probabilities,
-        detected=np.ones(count, bool),
-        targets=targets,
-        columns={"person": as_objects([f"p{index}" for index in unit.tolist()])},
-        rows=np.arange(count),
-        picture=lambda _: picture,
-    )
-
-
 def group_differences(persons: int, of_person: int, studies: int) -> Outcomes:
     """Simulates two groups of persons, a third and two thirds, with equal accuracy."""
     rng = np.random.default_rng([persons, of_person, 2])
     outcomes: Outcomes = defaultdict(list)
     for _ in range(studies):
         probabilities, targets, unit = draw_faces(persons, of_person, rng)
-        member = np.column_stack([unit % 3 == 0, unit % 3 > 0]).astype(float)
-        intervals, p_values = group_tests(evaluated(probabilities, targets, unit), member)
-        append_hit(outcomes["difference of accuracy"], intervals[0], 0.0)
-        outcomes["p of Fisher or t"].append(p_values[0] < ALPHA)
+        correct = probabilities.argmax(1) == targets.argmax(1)
+        first, _ = group_tests(correct, [unit % 3 == 0, unit % 3 > 0], unit)
+        append_hit(outcomes["difference of accuracy"], first.difference, 0.0)
+        outcomes["p of Fisher or t"].append(first.p < ALPHA)
     return outcomes
 
 
@@ -202,10 +184,9 @@ def head_measures(persons: int, of_person: int, studies: int) -> Outcomes:
 
     outcomes: Outcomes = defaultdict(list)
     for _ in range(studies):
-        for head, is_binary, names in MEASURED:
+        for _, is_binary, names in MEASURED:
             values, targets, unit = draw_output(persons, of_person, is_binary, rng)
-            outputs = HeadOutputs(head, ["x"], values[:, None], targets[:, None])
-            results = score_head(head, outputs, unit)["x"]
+            results = measure_intervals(names, values, targets, unit)
             for name in names:
                 append_hit(outcomes[name], results[name], truth[name])
     return outcomes

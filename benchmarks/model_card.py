@@ -17,16 +17,17 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.altered import summarize_robustness
-from fer_vit.evaluation.evaluated import predict_manifest
-from fer_vit.evaluation.groups import accuracy_by_votes
+from fer_vit.evaluation.altered import altered_rows
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.evaluation.logits import fit_temperature, labelled_batches, predict_logits
-from fer_vit.evaluation.names import group_rows
+from fer_vit.evaluation.page import class_table, rows_table
 from fer_vit.evaluation.robustness import measure_robustness
-from fer_vit.evaluation.score_table import class_table, score_table
-from fer_vit.evaluation.scores import confusion_matrix, score_faces
+from fer_vit.evaluation.score import score_votes
+from fer_vit.evaluation.sets import make_rows
+from fer_vit.heads import EXPRESSION
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
+from fer_vit.stats.scores import confusion_matrix, is_recall, score_faces
 from fer_vit.store.hub import CARD_FILE, fetch_folder
 
 SCORES = ("accuracy", "macro F1", "UAR")
@@ -66,10 +67,11 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
         subsets[name] = score_faces(
             faces.probabilities[~repeated], faces.targets[~repeated], model.labels
         )
-    rows_of_table = {}
+    rows_of_table = []
     for name, subset in subsets.items():
-        rows_of_table[name] = {score: subset[score] for score in SCORES}
-    table = score_table("", rows_of_table)
+        shown = {score: subset[score] for score in SCORES}
+        rows_of_table += make_rows(EXPRESSION, "", name, shown)
+    table = rows_table("", rows_of_table)
 
     target = shares.argmax(-1)
     temperature = model.net.settings.temperature
@@ -80,12 +82,15 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     fitted = error((logits / temperature).softmax(-1))
     crossed = error(crossed_probabilities(logits, target))
     confusion = confusion_matrix(faces.probabilities, faces.targets)
-    hard = summarize_robustness(measure_robustness(model, rows, faces.targets.argmax(1)))
+    hits = measure_robustness(model, rows, faces.targets.argmax(1))
+    altered = [
+        row for row in altered_rows(EXPRESSION, "accuracy", hits) if row.measure == "accuracy"
+    ]
+    recalls = [row for row in make_rows(EXPRESSION, "", "", scores) if is_recall(row.measure)]
     torch.set_num_threads(1)
     (face,) = face_crops(FaceDataset(rows, model.crop_spec), [0], 1)
     (times,) = in_turns({"face": partial(model.read, face)}, 30).values()
-    votes = score_table("votes for the label", group_rows(accuracy_by_votes(faces)))
-    altered = {name: {"accuracy": result.estimate} for name, result in hard.items()}
+    votes = rows_table("votes for the label", score_votes(faces))
     text = f"""{len(faces.paths):,} images; 95% bootstrap intervals over images in brackets.
 
 {markdown(table)}
@@ -94,13 +99,13 @@ temperature of {temperature:.3f}, \
 {crossed:.3f} with temperatures fitted on the other half of the images. \
 Cross-entropy {scores["cross-entropy"].mean:.3f}.
 
-{markdown(class_table(scores, confusion, model.labels))}
+{markdown(class_table(recalls, confusion, model.labels))}
 By votes for the label:
 
 {markdown(votes)}
 Altered images, with faces and landmarks detected again (`fer-vit evaluate --robustness`):
 
-{markdown(score_table("images", altered))}
+{markdown(rows_table("images", altered))}
 One face on one CPU core: {spread([1000 * value for value in times], 1)} ms, network only, float32.
 """
     return text, {score: float(scores[score].mean or 0) for score in SCORES}

@@ -14,7 +14,7 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
 from fer_vit.sources import archive, duplicates, text_tables
 from fer_vit.tables import layout, read
-from fer_vit.visualization import writer
+from fer_vit.visualization import report
 
 MEGA = 1_000_000
 
@@ -104,7 +104,7 @@ def face_limits() -> Iterator[Limit]:
     )
     yield Limit("size of a face", f"{faces.SMALL_SIZE} pixels", 'below, `warning` is "small face"')
     yield Limit(
-        "faces of an average in a report", f"{writer.MIN_FACES}", "fewer faces have no average"
+        "faces of an average in a report", f"{report.MIN_FACES}", "fewer faces have no average"
     )
 
 

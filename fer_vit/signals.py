@@ -3,11 +3,9 @@
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from threading import Timer, main_thread
 
 # Schedulers and services send SIGTERM. A terminal or ssh that closes sends SIGHUP.
 SIGNAL_NAMES = ("SIGTERM", "SIGHUP")
@@ -17,62 +15,34 @@ ENDING_SIGNALS: Sequence[signal.Signals] = tuple(
     for name in SIGNAL_NAMES
     if hasattr(signal, name)  # Windows has no SIGHUP
 )
-RESEND_SECONDS = 0.1  # seconds after which a signal is sent again
-
-# If a signal arrives during an import, some libraries replace the exception of the signal by one of
-# these errors.
-REPLACING_ERRORS = (ImportError, RecursionError)
 
 # Signals within this time after a signal count as the same signal: a closed terminal sends two.
 REPEAT_SECONDS = 2.0
 
 
-def handle_ending(handle: Callable[[signal.Signals], None]) -> None:
-    """Calls `handle` for each signal of `ENDING_SIGNALS`.
+def handle_ending(
+    handle: Callable[[signal.Signals], None], numbers: Sequence[signal.Signals] = ENDING_SIGNALS
+) -> None:
+    """Calls `handle` for each of the signals.
 
     Signals that are ignored, for example because of nohup, stay ignored.
     """
-    for number in ENDING_SIGNALS:
+    for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: handle(signal.Signals(received)))
 
 
-def _send(number: signal.Signals) -> None:
-    """Sends a signal to the main thread, so that the signal also interrupts a wait."""
-    if sys.platform == "win32":
-        signal.raise_signal(number)
-    else:
-        signal.pthread_kill(main_thread().ident or 0, number)
-
-
-class _Ending:
-    """The exception that ends the block of `exit_on_signals` after a signal."""
-
-    def __init__(self) -> None:
-        self.exception: SystemExit | KeyboardInterrupt | None = None
-        self._number = signal.SIGINT
-        self._last = -math.inf  # seconds
-        self.report_others = sys.unraisablehook
-
-    def raise_first(self, number: signal.Signals) -> None:
-        """Raises the exception of a signal, unless the signal repeats an earlier signal."""
-        now = time.monotonic()
-        if now - self._last >= REPEAT_SECONDS:
-            self._last = now
-            self._number = number
-            interrupted = number == signal.SIGINT
-            self.exception = KeyboardInterrupt() if interrupted else SystemExit(128 + number)
-            raise self.exception
-
-    def raise_again(self, unraisable: "sys.UnraisableHookArgs") -> None:
-        """Sends the signal again if Python has ignored its exception, as in a destructor."""
-        if self.exception is None or unraisable.exc_value is not self.exception:
-            self.report_others(unraisable)
-            return
-        self._last = -math.inf
-        timer = Timer(RESEND_SECONDS, _send, [self._number])
-        timer.daemon = True
-        timer.start()
+@contextmanager
+def _handled(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Calls `handle` for each signal of `ENDING_SIGNALS` and for Ctrl-C within a block."""
+    numbers = (*ENDING_SIGNALS, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    handle_ending(handle, numbers)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -82,15 +52,8 @@ def exit_at_once() -> Iterator[None]:
     This is for imports before a command starts, when there are no files to remove. torch calls
     Python from C++ at its import, and aborts the process if a signal handler raises an exception.
     """
-    before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, lambda received, _: os._exit(128 + received))
-    try:
+    with _handled(lambda number: os._exit(128 + number)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -99,27 +62,17 @@ def exit_on_signals() -> Iterator[None]:
 
     A signal of `ENDING_SIGNALS` raises SystemExit with the exit status 128 + the number of the
     signal. Ctrl-C raises KeyboardInterrupt. A further signal within `REPEAT_SECONDS` seconds has no
-    effect, because it would interrupt the removal of files. If a library replaces the exception
-    during an import (`REPLACING_ERRORS`), the block ends with the exception of the signal. If
-    Python ignores the exception, as in a destructor, the signal is sent again.
+    effect, because it would interrupt the removal of files.
     """
-    before = {number: signal.getsignal(number) for number in (*ENDING_SIGNALS, signal.SIGINT)}
-    ending = _Ending()
+    last = -math.inf  # seconds
 
-    def interrupt(_number: int, _frame: object) -> None:
-        ending.raise_first(signal.SIGINT)
+    def end(number: signal.Signals) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < REPEAT_SECONDS:
+            return
+        last = now
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    handle_ending(ending.raise_first)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = ending.raise_again
-    try:
+    with _handled(end):
         yield
-    except REPLACING_ERRORS:
-        if ending.exception is None:
-            raise
-        raise ending.exception from None
-    finally:
-        sys.unraisablehook = ending.report_others
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -54,7 +54,7 @@ LONG = (
     "attacks/test_decode.py",
     "train/test_resume.py",
     "attacks/test_live.py",
-    "comparison/test_statistics.py",
+    "stats/test_persons.py",
     "attacks/test_worker.py",
     "test_pickles.py",
     "commands/test_live.py",

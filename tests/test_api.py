@@ -110,8 +110,9 @@ def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: 
     results = fer_vit.evaluate(
         str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e")
     )
-    confusion = np.array(results["confusion"])
-    assert results["all"]["accuracy"]["mean"] == pytest.approx(confusion.trace() / confusion.sum())
+    confusion = results.confusion
+    accuracy = results.estimate("accuracy").mean
+    assert accuracy == pytest.approx(confusion.trace() / confusion.sum())
     photos = str(drawn / "faces" / "test" / "anger")
     page = fer_vit.visualize(
         photos, checkpoint=str(model), output=str(tmp_path / "r"), face="crop", detector="none"
@@ -240,5 +241,5 @@ def test_functions_are_quiet_and_commands_print(
     results = fer_vit.evaluate(manifest, checkpoint=str(checkpoint), output=tmp_path / "a")
     assert capsys.readouterr().out == ""
     run("evaluate", manifest, "--checkpoint", checkpoint, "--output", tmp_path / "b")
-    assert f"{results['all']['accuracy']['mean']:.1%}"[:3] in capsys.readouterr().out
+    assert f"{results.estimate('accuracy').mean:.1%}"[:3] in capsys.readouterr().out
     assert not logging.getLogger("fer_vit").handlers

@@ -480,29 +480,6 @@ def test_ctrl_c_while_libraries_are_imported_prints_nothing(entry: str, tmp_path
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize(
-    ("number", "ending"),
-    [
-        (signal.SIGINT, KeyboardInterrupt),
-        (signal.SIGTERM, SystemExit),
-        (signal.SIGHUP, SystemExit),
-    ],
-)
-def test_the_exception_of_a_signal_wins_over_what_a_library_makes_of_it(
-    number: signal.Signals, ending: type[BaseException]
-) -> None:
-    def replaced() -> None:
-        try:
-            signal.raise_signal(number)
-        except BaseException:
-            raise ImportError("initialization failed") from None  # as onnxruntime does
-
-    with pytest.raises(ending), exit_on_signals():
-        replaced()
-    with pytest.raises(ImportError), exit_on_signals():
-        raise ImportError("without a signal")
-
-
 def test_an_error_after_a_signal_that_was_expected_is_its_own() -> None:
     """As in `live`, where Ctrl-C is the normal end and the table may then fail."""
 
@@ -513,31 +490,6 @@ def test_an_error_after_a_signal_that_was_expected_is_its_own() -> None:
 
     with pytest.raises(OSError, match="No space"), exit_on_signals():
         work()
-
-
-class Stubborn:
-    """Gets a signal in its destructor, where Python ignores exceptions."""
-
-    def __init__(self, number: signal.Signals) -> None:
-        self.number = number
-
-    def __del__(self) -> None:
-        signal.raise_signal(self.number)
-
-
-@pytest.mark.parametrize(
-    ("number", "ending"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
-)
-def test_a_signal_in_a_destructor_is_not_lost(
-    number: signal.Signals, ending: type[BaseException], capsys: pytest.CaptureFixture
-) -> None:
-    def work() -> None:
-        Stubborn(number)  # this frees the object at once
-        time.sleep(PATIENCE)
-
-    with pytest.raises(ending), exit_on_signals():
-        work()
-    assert capsys.readouterr().err == ""
 
 
 # What a command that fails leaves
@@ -599,7 +551,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         ("zip", 0),
         ("csv", 0),
         ("parts", 40_000),
-        *slow(("manifest", 40_000), ("shards", 40_000), ("model", 40_000), ("report", 40_000)),
+        *slow(("manifest", 40_000), ("model", 40_000), ("report", 40_000)),
     ],
 )
 def test_a_full_disk_keeps_what_was_there(
@@ -609,7 +561,6 @@ def test_a_full_disk_keeps_what_was_there(
     crops = f"{drawn}/faces/val {options} --checkpoint={checkpoint} --output={disk}/out"
     words = {
         "manifest": f"prepare folder {drawn}/faces {disk}/out.parquet --detector=none --workers=1",
-        "shards": f"prepare folder {drawn}/faces {disk}/out --shards=2 --detector=none --workers=1",
         "zip": f"prepare folder {disk}.zip {disk}/out.parquet --detector=none --workers=1",
         "csv": f"predict {crops}.csv",
         "parts": f"predict {crops} --part_size=4",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fer_vit.angles import join_directions
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.evaluated import pair_outputs
+from fer_vit.evaluation.labelled import pair_outputs
 from fer_vit.heads import (
     HEADS,
     check_head_outputs,
@@ -266,8 +266,8 @@ def test_nearest_to_compares_angles_across_half_a_turn() -> None:
     targets = np.array([[179.0, 12.0, 3.0, np.nan]])
     np.testing.assert_array_equal(nearest_to("pose", values, targets), [[181.0, 10.0, np.nan, 5.0]])
     assert nearest_to("affect", values, targets) is values
-    paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})["pose"]
-    assert abs(paired.values - paired.targets)[:2, 0].tolist() == [2, 2]
+    paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})["roll"]
+    assert abs(paired.values - paired.targets)[:2].tolist() == [2, 2]
 
 
 def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:

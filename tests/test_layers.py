@@ -19,7 +19,7 @@ LAYERS = [
     {"extras", "heads", "texts", "times", "wording"},
     {
         *("conformal", "fields", "imports", "labels", "listing", "losses"),
-        *("measures", "pickles", "processes"),
+        *("pickles", "processes", "stats"),
     },
     {"faces"},
     {"face"},
@@ -79,13 +79,13 @@ HOMES = {
         "predict/photos.py",
         "predict/shots.py",
         "processes.py",
-        *(f"sources/{name}.py" for name in ("cartoon", "duplicates", "landmarks")),
+        *(f"sources/{name}.py" for name in ("cartoon", "duplicates", "add_landmarks")),
     },
     "onnxruntime": {"engine/onnx_engine.py", "exporting/graphs.py", "face/network.py"},
     "fastapi": {"app/api.py", "app/server.py"},
     "starlette": {*(f"app/{name}.py" for name in ("api", "guard", "server", "uploads"))},
     "uvicorn": {"app/server.py"},
-    "jinja2": {"report/faces.py", "report/html.py"},
+    "jinja2": {"report/records.py", "report/html.py", "report/prose.py"},
     "matplotlib": {
         *(f"report/{name}.py" for name in ("face_figures", "fonts", "rendering", "score_figures"))
     },

@@ -14,8 +14,7 @@ from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation import inference
-from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import HEADS, Head, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS
@@ -25,6 +24,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import table as table_of
 from fer_vit.sources import drawn
+from fer_vit.stats import bootstrap
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, run
 
@@ -49,7 +49,7 @@ AGE = Head(
 @pytest.fixture(autouse=True)
 def age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(HEADS, "age", AGE)
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_evaluate_scores_a_new_head(folder: Path) -> None:
     results = json.loads((folder / "e" / "results.json").read_text())
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("train")
-    outputs = predict_manifest(model, rows, "train").heads["age"]
-    error = np.abs(outputs.values - outputs.targets).mean()
+    (years,) = predict_manifest(model, rows, "train").outputs.values()
+    error = np.abs(years.values - years.targets).mean()
     assert results["heads"]["age"]["years"]["MAE"]["mean"] == pytest.approx(error)
     text = (folder / "e" / "results.md").read_text()
     assert "## Age" in text

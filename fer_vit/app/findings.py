@@ -8,7 +8,7 @@ from pathlib import Path
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, no_faces
 from fer_vit.predict.shots import Cuts
-from fer_vit.visualization.people import Video, Watched
+from fer_vit.visualization.timelines import Video, Watched
 from fer_vit.wording import counted, format_counts
 
 MAX_NAMED_PEOPLE = 8  # most people that a message about a clip names

@@ -44,7 +44,7 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
 from fer_vit.system.untrusted import limit_memory
-from fer_vit.visualization.parts import (
+from fer_vit.visualization.report_parts import (
     DecodedPhoto,
     ReportFaces,
     choose_faces,
@@ -337,7 +337,7 @@ def write_explanations(
     """
     # not at the top: a server without PyTorch explains nothing
     from fer_vit.visualization.evidence import ExplainOptions
-    from fer_vit.visualization.writer import ReportOptions, write_report
+    from fer_vit.visualization.report import ReportOptions, write_report
 
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces

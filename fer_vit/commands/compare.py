@@ -7,12 +7,11 @@ from fer_vit.commands import accept_text
 from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import COMPARISON_FILES, write_comparison
 from fer_vit.comparison.results import compute_results
-from fer_vit.comparison.series import parse_rest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.inputs import check_columns
 from fer_vit.evaluation.join import add_columns
-from fer_vit.evaluation.predictions import leave_out_uncertain, read_predictions
+from fer_vit.evaluation.read import check_columns, leave_out_uncertain, read_predictions
 from fer_vit.files import check_output
+from fer_vit.stats.series import parse_rest
 
 LOGGER = logging.getLogger("fer_vit")
 

@@ -4,23 +4,19 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.errors import FerVitError, check_number, printable
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs, predict_manifest
-from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.groups import describe_parts
-from fer_vit.evaluation.outputs import evaluate_heads
-from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.results_json import evaluation_json
-from fer_vit.evaluation.writer import write_results
+from fer_vit.errors import FerVitError, check_number
+from fer_vit.evaluation.labelled import join_labelled, predict_manifest
+from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_resumable
+from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")
@@ -36,7 +32,7 @@ def crossvalidate(
     output: Path = Path("crossvalidation"),
     overwrite: bool = False,
     fit_options: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> Evaluation:
     """Trains a model without each fold of the training faces, and evaluates the held-out faces.
 
     The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
@@ -67,11 +63,11 @@ def crossvalidate(
         fit_options: Options of `fit`, as words of the command line.
 
     Returns:
-        The scores, as in results.json.
+        The results, as of `evaluate`.
     """
     check_number("folds", folds, 2, 100)
     check_resumable(output, "training/*/fold*", "evaluation/results.json")
-    check_output(output / "evaluation", overwrite, EVALUATION_FILES)
+    check_output(output / "evaluation", overwrite, RESULTS_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     train = Manifest.read(manifest).split("train")
     held_out = [in_fold(train, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
@@ -103,47 +99,10 @@ def crossvalidate(
             )
         )
 
-    all_faces = concatenate(fold_results)
-    labelled = all_faces.with_label()
-    if labelled.notes:
-        LOGGER.warning("\n".join(map(printable, labelled.notes)))
-    evaluation = evaluate_faces(labelled, by)
-    evaluation = replace(
-        evaluation,
-        folds=describe_parts(labelled, "fold"),
-        heads=evaluate_heads(all_faces, by),
-    )
+    results = score(join_labelled(fold_results), by, folds="fold")
+    if results.notes:
+        LOGGER.warning("\n".join(results.notes))
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
-    evaluation_folder = output / "evaluation"
-    LOGGER.info(write_results(evaluation_folder, facts, evaluation, labelled, overwrite=overwrite))
-    return evaluation_json(evaluation)
-
-
-def concatenate(parts: Sequence[EvaluatedFaces]) -> EvaluatedFaces:
-    """Joins the predictions for several parts of the same labelled data."""
-
-    def joined(name: str) -> Any:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    columns = {}
-    for name in parts[0].columns:
-        columns[name] = np.concatenate([part.columns[name] for part in parts])
-    heads = {}
-    for head, outputs in parts[0].heads.items():
-        several = [part.heads[head] for part in parts]
-        heads[head] = HeadOutputs(
-            head,
-            outputs.names,
-            np.concatenate([part.values for part in several]),
-            np.concatenate([part.targets for part in several]),
-        )
-    return replace(
-        parts[0],
-        paths=joined("paths"),
-        probabilities=joined("probabilities"),
-        detected=joined("detected"),
-        targets=joined("targets"),
-        rows=joined("rows"),
-        columns=columns,
-        heads=heads,
-    )
+    results = replace(results, facts=facts)
+    LOGGER.info(results.write(output / "evaluation", overwrite))
+    return results

@@ -4,37 +4,24 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
-from fer_vit.errors import printable
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.evaluated import UnpredictedFaces
-from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.inputs import (
+from fer_vit.evaluation.join import add_columns
+from fer_vit.evaluation.read import (
     Conditions,
     check_group_columns,
     check_needs,
-    open_faces,
-    open_other,
-    predict_faces,
+    read_labelled,
+    read_other,
 )
-from fer_vit.evaluation.join import (
-    add_columns,
-    align_probabilities,
-    describe_groups,
-)
-from fer_vit.evaluation.outputs import compare_heads, evaluate_heads
-from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.results_json import evaluation_json
-from fer_vit.evaluation.robustness import read_altered
-from fer_vit.evaluation.writer import write_results
+from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.score import score
 from fer_vit.files import check_output
 from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
+from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.tables.images import AngleUnit
 from fer_vit.wording import fill_docstring, join_names
 
@@ -60,7 +47,7 @@ def evaluate(
     robustness: bool = False,
     output: Path = Path("evaluation"),
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Scores predictions, overall and by group, and shows the mistakes.
 
     All scores have 95% bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
@@ -113,55 +100,26 @@ def evaluate(
         overwrite: Whether existing results may be replaced.
 
     Returns:
-        The scores, as in results.json.
+        The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.
     """
-    check_output(output, overwrite, EVALUATION_FILES)
+    check_output(output, overwrite, RESULTS_FILES)
+    # wrong arguments are reported before a manifest is predicted, which takes minutes
     conditions = Conditions(split, merge, prior, classes, targets_unit)
     network = find_network(checkpoint, model)  # a name, or the network of a user's class
-    # wrong arguments are reported before a manifest is predicted, which takes minutes
-    opened = open_faces(data, checkpoint, labels, conditions, network)
+    faces = read_labelled(data, checkpoint, labels, conditions, network)
     if columns:
-        opened = add_columns(opened, columns)
-    check_group_columns(data, opened, by)
-    check_needs(opened, against=against is not None, robustness=robustness)
-    second_opened = open_other(against, opened, conditions) if against else None
+        faces = add_columns(faces, columns)
+    check_group_columns(data, faces, by)
+    check_needs(faces, against=against is not None, robustness=robustness)
+    second = read_other(against, faces, conditions) if against else None
 
-    all_faces = predict_faces(opened)
-    faces = all_faces.with_label()  # faces without a label may have targets of further heads
-
-    facts = {"data": str(data)} | faces.facts
-    compared_heads = None
-    other_probabilities = None
-    if against and second_opened:
-        second = predict_faces(second_opened)
-        facts["against"] = against
-        if faces.targets is not None:
-            other_probabilities = align_probabilities(faces, second, against)  # (N, C)
-        if all_faces.heads:
-            compared_heads = compare_heads(all_faces, second, against)
-
-    lines = [
-        *faces.notes,
-        *describe_groups(all_faces, by),
-    ]
-    notes = [printable(line) for line in lines]
-    evaluation = evaluate_faces(faces, by, other_probabilities)
-    evaluation = replace(
-        evaluation,
-        heads=evaluate_heads(all_faces, by),
-        compared_heads=compared_heads,
-        notes=notes,
-    )
-    if notes:
-        LOGGER.warning("\n".join(notes))
-    if robustness and isinstance(opened, UnpredictedFaces):
-        measured = all_faces if all_faces.heads else faces
-        manifest = opened.manifest
-        chosen = manifest.select(np.isin(np.arange(len(manifest)), measured.rows))
-        altered = read_altered(opened.model, chosen, merge=opened.merge)
-        other_altered = None
-        if isinstance(second_opened, UnpredictedFaces):
-            other_altered = read_altered(second_opened.model, chosen, merge=second_opened.merge)
-        evaluation = score_altered(evaluation, measured, altered, other_altered)
-    LOGGER.info(write_results(output, facts, evaluation, faces, other_probabilities, overwrite))
-    return evaluation_json(evaluation)
+    faces = faces.predict()
+    second = second.predict() if second else None
+    results = score(faces, by, second, against or "")
+    if results.notes:
+        LOGGER.warning("\n".join(results.notes))
+    if robustness:
+        results = replace(results, rows=(*results.rows, *score_altered(faces, second)))
+    results = replace(results, facts={"data": str(data), **results.facts})
+    LOGGER.info(results.write(output, overwrite))
+    return results

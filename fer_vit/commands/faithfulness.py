@@ -15,10 +15,8 @@ from fer_vit.commands import find_network
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, check_whole
-from fer_vit.evaluation.evaluated import name_units
-from fer_vit.evaluation.inference import MIN_UNITS, mean_intervals
+from fer_vit.evaluation.labelled import name_units
 from fer_vit.evaluation.logits import labelled_batches, labelled_rows
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
@@ -29,8 +27,10 @@ from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import FoundFaces, Recognizer, load_torch
-from fer_vit.report.estimate import estimate_text, plain_estimates
 from fer_vit.report.table import markdown
+from fer_vit.stats.bootstrap import MIN_UNITS, mean_intervals
+from fer_vit.stats.estimate import Estimate, estimate_text, plain_estimates
+from fer_vit.stats.means import mean_of_finite
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.texts import json_text
 from fer_vit.wording import counted
@@ -38,7 +38,7 @@ from fer_vit.wording import counted
 LOGGER = logging.getLogger("fer_vit")
 
 # Means over faces by method and measure.
-MethodTable: TypeAlias = dict[str, dict[str, FaceEstimate]]
+MethodTable: TypeAlias = dict[str, dict[str, Estimate]]
 
 # A batch of faces, and the name of the person or photo of each face.
 MeasuredBatch: TypeAlias = tuple[Crops, list[str]]
@@ -58,7 +58,7 @@ MAX_SHUFFLED = 200
 class TermScores:
     """How well the terms of a head predict the effect of hiding a region in one way."""
 
-    scores: Mapping[str, FaceEstimate]  # means over faces and outputs, by name in `TERMS`
+    scores: Mapping[str, Estimate]  # means over faces and outputs, by name in `TERMS`
     # means over faces, by output and name in `TERMS`; NaN without a value
     outputs: Mapping[str, Mapping[str, float]]
 
@@ -153,7 +153,7 @@ def faithfulness(
     few = []  # measures with too few persons or photos for an interval
     for name, result in measured.methods["random"].items():
         if result.low is None:
-            few.append(f"{name}: {counted(result.num_faces, 'face')}")
+            few.append(f"{name}: {counted(result.n, 'face')}")
     if few:
         text += (
             f"\nFaces of fewer than {MIN_UNITS} persons or photos have no intervals. "
@@ -266,15 +266,6 @@ def score_terms(
     return scores
 
 
-def mean_of_finite(values: Array, axis: int) -> Array:
-    """Returns the mean of the finite values (B, K) along an axis; NaN without a finite value."""
-    finite = np.isfinite(values)
-    counts = finite.sum(axis)
-    sums = np.where(finite, values, 0).sum(axis)
-    missing = np.full(counts.shape, np.nan)
-    return np.asarray(np.divide(sums, counts, out=missing, where=counts > 0))
-
-
 def gather(batches: Sequence[Tensor]) -> Array:
     """Joins the values (B, ...) of all batches in one array."""
     return torch.cat([*batches]).double().cpu().numpy()
@@ -296,7 +287,7 @@ def faithfulness_json(measured: Faithfulness) -> dict[str, Any]:
     return plain_estimates(results)
 
 
-def methods_table(differences: MethodTable, random: Mapping[str, FaceEstimate]) -> str:
+def methods_table(differences: MethodTable, random: Mapping[str, Estimate]) -> str:
     """Returns a table of measures as Markdown: a row for each method, then the control `random`.
 
     The row of a method has mean differences: the method less `random`.
@@ -323,7 +314,7 @@ def terms_table(terms: Mapping[str, HeadTerms]) -> str:
     rows = [["terms of regions", "faces", *TERMS]]
     for head, scores in terms.items():
         for hidden, row in scores.items():
-            cells = [f"{head}, {hidden}", f"{row.scores[TERMS[0]].num_faces:,}"]
+            cells = [f"{head}, {hidden}", f"{row.scores[TERMS[0]].n:,}"]
             cells += [estimate_text(row.scores[name], ".2f") for name in TERMS]
             rows.append(cells)
     return markdown(rows)

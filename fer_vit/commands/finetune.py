@@ -10,20 +10,18 @@ from fer_vit.commands import accept_text
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, printable
-from fer_vit.evaluation.evaluated import predict_manifest
-from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.join import align_probabilities
-from fer_vit.evaluation.outputs import evaluate_heads
-from fer_vit.evaluation.page import EVALUATION_FILES
-from fer_vit.evaluation.results import Scores
-from fer_vit.evaluation.writer import write_results
+from fer_vit.errors import FerVitError
+from fer_vit.evaluation.labelled import predict_manifest
+from fer_vit.evaluation.score import score
+from fer_vit.evaluation.sets import ALL, OTHER
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output
+from fer_vit.heads import EXPRESSION
 from fer_vit.predict.recognizer import load
-from fer_vit.report.estimate import estimate_text
+from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.sources.duplicates import Duplicates
+from fer_vit.stats.estimate import Estimate, estimate_text
 from fer_vit.store.folder import CARD, TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL
 from fer_vit.train.checkpoints import newest_checkpoint
@@ -90,7 +88,7 @@ def finetune(
             f"{evaluation / 'index.html'}. `--overwrite` trains again, `--output` names another "
             "folder."
         )
-    check_output(evaluation, overwrite, EVALUATION_FILES)
+    check_output(evaluation, overwrite, RESULTS_FILES)
     if overwrite:  # files of the user beside a model are an error now, not after the training
         check_output(model, overwrite, find_format(model).files)
     settings = read_model(start, pretraining=True).settings  # a wrong name fails now
@@ -229,32 +227,31 @@ def evaluate_model(model: Path, manifest: Manifest, split: Split, output: Path) 
         split: The name of the split.
         output: The folder of the results.
     """
-    predicted = predict_manifest(load(model), manifest, split)
-    faces = predicted.with_label()
-    if faces.notes:
-        LOGGER.warning("\n".join(map(printable, faces.notes)))
+    faces = predict_manifest(load(model), manifest, split)
     facts = {"data": str(manifest.path), "model": str(model), "split": split}
-
-    against = None
+    second = None
+    against = ""
     if set(faces.labels) <= set(load().labels):
-        of_default = predict_manifest(load(classes=faces.labels), manifest, split)
-        against = align_probabilities(faces, of_default, DEFAULT_MODEL)  # (N, C)
+        second = predict_manifest(load(classes=faces.labels), manifest, split)
+        against = DEFAULT_MODEL
         facts["against"] = f"{DEFAULT_MODEL} with these classes"
 
-    evaluation = evaluate_faces(faces, against=against)
-    # Faces without an expression label may have targets for further heads.
-    evaluation = replace(evaluation, heads=evaluate_heads(predicted))
+    results = replace(score(faces, second=second, against=against), facts=facts)
+    if results.notes:
+        LOGGER.warning("\n".join(results.notes))
     # The card is completed before the page is written, which marks a finished run.
-    models = {"This model": evaluation.scores}
-    if evaluation.comparison is not None:
-        models[DEFAULT_MODEL] = evaluation.comparison.other_scores
+    sets = {"This model": ALL} | ({DEFAULT_MODEL: OTHER} if second else {})
+    models = {}
+    for name, of_model in sets.items():
+        rows = results.select(EXPRESSION, of_model)
+        models[name] = {row.measure: row.estimate for row in rows}
     lines = result_lines(models)
     complete_card(model / CARD_FILE, faces.labels, lines, len(manifest))
-    write_results(output, facts, evaluation, faces, against)
+    results.write(output)
     LOGGER.info("\n".join([f"Results on {len(manifest)} held-out photos ({split}):", *lines]))
 
 
-def result_lines(models: Mapping[str, Scores]) -> list[str]:
+def result_lines(models: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
     """Returns a line with the scores of each model, by name."""
     lines = []
     for name, scores in models.items():

@@ -34,10 +34,10 @@ from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
+from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.class_names import class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
-from fer_vit.sources.landmarks import add_landmarks
 from fer_vit.wording import fill_docstring, join_names, list_names
 
 LOGGER = logging.getLogger("fer_vit")

@@ -12,12 +12,12 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
-from fer_vit.evaluation.evaluated import predict_manifest
-from fer_vit.evaluation.scores import score_once
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.files import atomic_write, check_output
 from fer_vit.listing import check_resumable
-from fer_vit.report.estimate import NO_RESULT
 from fer_vit.report.table import TableWriter, align_columns, markdown, share_formats
+from fer_vit.stats.estimate import NO_RESULT
+from fer_vit.stats.scores import score_once
 from fer_vit.texts import check_permission, json_text
 from fer_vit.train.recipe import Recipe
 

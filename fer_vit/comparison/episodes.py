@@ -19,11 +19,11 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.kinds import MeasureKind, clip_seconds
-from fer_vit.comparison.statistics import ROUNDING_ERROR
-from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
+from fer_vit.stats.persons import ROUNDING_ERROR
 from fer_vit.tables.cells import is_missing
 
 SHORTEST_CLIP = 1e-3  # an observation that is seen for a shorter time, in seconds, has no rates
@@ -65,7 +65,7 @@ class Sightings:
         return np.asarray(self.seconds[lasts][sight] - self.seconds)
 
 
-def follow_faces(faces: EvaluatedFaces, person: str) -> Sightings:
+def follow_faces(faces: Labelled, person: str) -> Sightings:
     """Returns the faces in clips; `person` is a column.
 
     A face is the same in adjacent frames if its track is the same and its person does not change.
@@ -94,7 +94,7 @@ def follow_faces(faces: EvaluatedFaces, person: str) -> Sightings:
     return Sightings(rows, np.array(labels, int), seconds[rows], followed)
 
 
-def number_frames(faces: EvaluatedFaces, in_clip: IntArray) -> IntArray:
+def number_frames(faces: Labelled, in_clip: IntArray) -> IntArray:
     """Returns the number of each row's frame among the frames of its clip (N,); 0 for a photo.
 
     Adjacent frames have adjacent numbers, also if the faces of `--every` or `--fps` skip frames of

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fer_vit.comparison.averages import average, average_directions
-from fer_vit.comparison.series import Rest, RestInClips
-from fer_vit.evaluation.evaluated import EvaluatedFaces
+from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
+from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
 # Titles of kinds of measures.
@@ -62,7 +62,7 @@ class MeasureKind:
         return output_titles(self.values) if self.of_head else {name: name for name in self.values}
 
 
-def clip_seconds(faces: EvaluatedFaces) -> Array:
+def clip_seconds(faces: Labelled) -> Array:
     """Returns the time of each face in its clip (N,), in seconds; NaN for a photo."""
     cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
     return np.asarray(cells.astype(float))
@@ -128,7 +128,7 @@ def share_kind(values: dict[str, Array]) -> MeasureKind:
     )
 
 
-def read_heads(faces: EvaluatedFaces, resting: RestInClips | None) -> dict[str, dict[str, Array]]:
+def read_heads(faces: Labelled, resting: RestInClips | None) -> dict[str, dict[str, Array]]:
     """Returns the outputs (N,) of further heads, by head, then by name.
 
     With `resting`, changes from rest replace the outputs.
@@ -204,7 +204,7 @@ def change_from_rest(kind: MeasureKind, rest: Rest) -> MeasureKind:
     )
 
 
-def label_shares(faces: EvaluatedFaces) -> dict[str, Array]:
+def label_shares(faces: Labelled) -> dict[str, Array]:
     """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
     most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
     labels = faces.columns.get("label", most_likely)  # (N,)

@@ -26,15 +26,15 @@ from fer_vit.comparison.kinds import (
     read_heads,
     share_kind,
 )
-from fer_vit.comparison.series import Rest, RestInClips
 from fer_vit.comparison.study import Study
 from fer_vit.errors import FerVitError, short, suggest
 from fer_vit.evaluation.checks import find_moments
-from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import describe_groups
+from fer_vit.evaluation.labelled import Labelled
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
@@ -42,7 +42,7 @@ MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a ba
 
 
 def make_study(
-    faces: EvaluatedFaces,
+    faces: Labelled,
     by: str,
     person: str,
     baseline: str | None = None,
@@ -121,7 +121,7 @@ def make_study(
     )
 
 
-def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
+def note_several(measured: Labelled, person: str) -> list[str]:
     """Returns a line if several faces of a photo or frame belong to one person.
 
     Some of these faces may be other people's.
@@ -139,7 +139,7 @@ def note_several(measured: EvaluatedFaces, person: str) -> list[str]:
 
 
 def count_without_face(
-    faces: EvaluatedFaces, seconds: Array, by: str, person: str, rest: Rest | None
+    faces: Labelled, seconds: Array, by: str, person: str, rest: Rest | None
 ) -> dict[str, int]:
     """Returns, by condition, the number of photos and frames of persons without a face.
 
@@ -166,7 +166,7 @@ class Selected(NamedTuple):
 
 
 def _select_faces(
-    faces: EvaluatedFaces, assigned: Mask, seconds: Array, person: str, rest: Rest | None
+    faces: Labelled, assigned: Mask, seconds: Array, person: str, rest: Rest | None
 ) -> Selected:
     """Selects the faces to measure among the `assigned` faces (N,).
 
@@ -203,7 +203,7 @@ class Observations(NamedTuple):
     of_face: IntArray  # (M,), the index of each measured face's observation
 
 
-def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | None) -> Observations:
+def _observe(measured: Labelled, by: str, person: str, baseline: str | None) -> Observations:
     """Groups the faces to measure by person, condition, and photo or clip."""
     conditions = _condition_names(measured.columns[by], by, baseline)
     persons = measured.columns[person].astype(str)  # (M,)
@@ -228,8 +228,8 @@ def _observe(measured: EvaluatedFaces, by: str, person: str, baseline: str | Non
 
 
 def _face_kinds(
-    faces: EvaluatedFaces,
-    measured: EvaluatedFaces,
+    faces: Labelled,
+    measured: Labelled,
     selected: Selected,
     observations: Observations,
 ) -> list[MeasureKind]:
@@ -277,12 +277,12 @@ def _condition_names(cells: Iterable[object], by: str, baseline: str | None) -> 
     return names
 
 
-def _have_cells(faces: EvaluatedFaces, person: str, by: str) -> Mask:
+def _have_cells(faces: Labelled, person: str, by: str) -> Mask:
     """Returns whether each face (N,) has a person and a condition."""
     return ~is_missing(faces.columns[person]) & ~is_missing(faces.columns[by])
 
 
-def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
+def _clips(faces: Labelled, person: str) -> IntArray:
     """Returns the index of each face's clip (N,): one clip for each person in each file.
 
     The index is -1 for a row without a face, or without a person in the column `person`.
@@ -297,7 +297,7 @@ def _clips(faces: EvaluatedFaces, person: str) -> IntArray:
     return clips
 
 
-def _smoothed_probabilities(faces: EvaluatedFaces) -> Array:
+def _smoothed_probabilities(faces: Labelled) -> Array:
     """Returns the probabilities (N, C); smoothed values of clips replace the others."""
     probabilities = faces.probabilities.copy()
     for index, label in enumerate(faces.labels):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import MeasureKind
 from fer_vit.comparison.prose import methods, missing_lines, p_text, sentences
 from fer_vit.comparison.results import (
@@ -22,18 +21,19 @@ from fer_vit.comparison.results import (
     Results,
 )
 from fer_vit.comparison.results_json import results_json
-from fer_vit.comparison.series import mean_course
 from fer_vit.comparison.study import Study
 from fer_vit.comparison.tables import COMPARISON_TABLES, comparison_tables
 from fer_vit.errors import printable
-from fer_vit.evaluation.page import EVALUATION_FILES, ResultsPage, Section, write_files
 from fer_vit.geometry import Array
-from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text, is_share_difference
 from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
+from fer_vit.report.results_page import RESULTS_FILES, ResultsPage, Section, write_files
+from fer_vit.stats.estimate import NO_RESULT, Estimate, estimate_text, is_share_difference
+from fer_vit.stats.means import average
+from fer_vit.stats.series import mean_course
 from fer_vit.wording import counted
 
-COMPARISON_FILES = (*EVALUATION_FILES, *COMPARISON_TABLES)
+COMPARISON_FILES = (*RESULTS_FILES, *COMPARISON_TABLES)
 DASH = "A dash: there is no test, for a reason above."
 ICC = (
     "The share of the variance that lies between persons (Shrout & Fleiss 1979): near 1, repeated "

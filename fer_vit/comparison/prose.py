@@ -13,12 +13,12 @@ from fer_vit.comparison.results import (
     Courses,
     Results,
 )
-from fer_vit.comparison.statistics import MIN_PERSONS, MeansTest
 from fer_vit.comparison.study import Study
 from fer_vit.errors import printable
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
-from fer_vit.report.estimate import difference_text
+from fer_vit.stats.estimate import difference_text
+from fer_vit.stats.persons import MIN_PERSONS, MeansTest
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, list_names
 

@@ -9,27 +9,27 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fer_vit.comparison.averages import average
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.series import (
-    bin_values,
-)
-from fer_vit.comparison.statistics import (
+from fer_vit.comparison.study import Study
+from fer_vit.geometry import Array
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.means import average
+from fer_vit.stats.persons import (
     MeansTest,
     NoTest,
-    PersonEstimate,
     PersonMean,
     compare_pair,
     intraclass_correlation,
     person_mean,
 )
-from fer_vit.comparison.study import Study
-from fer_vit.evaluation.inference import holm
-from fer_vit.geometry import Array
+from fer_vit.stats.series import (
+    bin_values,
+)
+from fer_vit.stats.tests import holm
 
 ALPHA = 0.05  # a difference with a corrected p below `ALPHA` is clear
 
-Estimates: TypeAlias = dict[str, dict[str, PersonEstimate]]  # by measure, then by condition
+Estimates: TypeAlias = dict[str, dict[str, Estimate]]  # by measure, then by condition
 Means: TypeAlias = dict[str, dict[str, PersonMean]]  # by measure, then by condition
 
 

@@ -13,7 +13,7 @@ from fer_vit.comparison.results import (
     Results,
 )
 from fer_vit.comparison.study import ConditionCounts, Study
-from fer_vit.report.estimate import plain_estimates
+from fer_vit.stats.estimate import plain_estimates
 
 
 def results_json(

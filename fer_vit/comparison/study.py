@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.comparison.averages import average, average_directions
 from fer_vit.comparison.episodes import EpisodeCounts
 from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.series import Rest
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.series import Rest
 
 
 class Design(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fer_vit.comparison.results import Courses
-from fer_vit.comparison.series import mean_course
 from fer_vit.comparison.study import Study
-from fer_vit.evaluation.page import PageTable
 from fer_vit.geometry import Array
+from fer_vit.report.results_page import PageTable
+from fer_vit.stats.series import mean_course
 
 MEASURES = "measures.csv"
 GRID = "grid.csv"

@@ -1,32 +1,29 @@
 """The faces that the page of an evaluation shows: mistakes, and labels that are likely wrong."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.evaluated import EvaluatedFaces
-from fer_vit.evaluation.page import Card
-from fer_vit.evaluation.results import WrongLabel
-from fer_vit.evaluation.scores import face_losses
-from fer_vit.geometry import Array
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.report.results_page import Card
+from fer_vit.stats.scores import face_losses
+
+if TYPE_CHECKING:
+    from fer_vit.evaluation.results import Evaluation
 
 MAX_CARDS = 500  # most faces on the page, so that the page opens quickly
 PICTURE_SIDE = 96  # the longer side of a picture, in pixels
 
 
-def choose_cards(
-    faces: EvaluatedFaces, against: Array, likely_wrong: Sequence[WrongLabel]
-) -> tuple[list[Card], int]:
-    """Returns the faces to look at, by descending loss, and the number of faces left out.
-
-    Args:
-        faces: Faces with labels and predictions.
-        against: Another model's probabilities (N, C), NaN without a face.
-        likely_wrong: The faces with a label that is likely wrong.
-    """
+def choose_cards(evaluation: "Evaluation") -> tuple[list[Card], int]:
+    """Returns the labelled faces to look at, by descending loss, and the number left out."""
+    faces = evaluation.faces
     assert faces.targets is not None
+    against = evaluation.against  # (N, C)
+    if against is None:
+        against = np.full_like(faces.probabilities, np.nan)
     truth = faces.targets.argmax(1)  # (N,)
     guess = faces.probabilities.argmax(1)  # (N,)
     second = np.where(np.isnan(against[:, 0]), guess, np.nan_to_num(against).argmax(1))  # (N,)
@@ -36,7 +33,7 @@ def choose_cards(
     # The loss of the other model counts where only the other model is wrong.
     loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
 
-    better = {wrong.row: wrong.better for wrong in likely_wrong}
+    better = {wrong.row: wrong.better for wrong in evaluation.likely_wrong}
     suspect = np.isin(np.arange(len(guess)), [*better])
     shown = np.flatnonzero((guess != truth) | (guess != second) | suspect)
     shown = shown[np.argsort(-loss[shown], kind="stable")]
@@ -66,7 +63,7 @@ def choose_cards(
     return cards, max(0, len(shown) - MAX_CARDS)
 
 
-def face_thumbnail(faces: EvaluatedFaces, row: int) -> Pil.Image | None:
+def face_thumbnail(faces: Labelled, row: int) -> Pil.Image | None:
     """Returns a small picture of a face; None when its image cannot be read."""
     try:
         picture = Pil.fromarray(faces.picture(int(faces.rows[row])))

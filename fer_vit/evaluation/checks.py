@@ -1,15 +1,17 @@
-"""Checks of the columns of a table of `predict`, and the order of its rows."""
+"""Rules for the rows of a table of `predict`, and the order of its rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, short
-from fer_vit.evaluation.evaluated import Columns
+from fer_vit.evaluation.labelled import Columns
 from fer_vit.faces import as_objects
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
-from fer_vit.geometry import Array, IntArray
+from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.predicted import SUM_TOLERANCE, PredictedTable
@@ -19,85 +21,82 @@ MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos
 CLIP_COLUMNS = ("frame", "seconds", "track", "face")  # needed to compute durations
 
 
+class Fault(NamedTuple):
+    """The rows that break a rule, and what the rule expects."""
+
+    wrong: Mask  # (N,)
+    problem: str
+
+
 def check_rows(table: PredictedTable, videos: bool) -> None:
-    """Raises FerVitError for the first cell that is missing, or contradicts another cell.
+    """Raises TableError for the first cell that is missing, or contradicts another cell.
 
     Without `videos`, a frame of a video is an error, too.
     """
-    if not videos:
-        _check_no_frames(table)
-    _check_paths_filled(table)
-    _check_probabilities(table)
-    _check_labels_predicted(table)
-    _check_faces_complete(table)
-    if videos and SMOOTHED_LABEL in table.columns:
-        _check_clips(table)
-
-
-def _check_no_frames(table: PredictedTable) -> None:
-    moments = [table.numbers.get(name, np.nan) for name in MOMENT_COLUMNS]
-    if any(np.isfinite(moment).any() for moment in moments):
+    moments = [table.columns[name] for name in MOMENT_COLUMNS if name in table.columns]
+    if not videos and not all(is_missing(cells).all() for cells in moments):
         raise TableError(
             f"{table.source.path} has frames of videos, but `evaluate` needs photos. "
             "Predict photos only."
         )
+    faults = [find_faults(table)]
+    if videos and SMOOTHED_LABEL in table.columns:
+        faults.append(find_clip_faults(table))
+    for wrong, problem in chain(*faults):
+        if wrong.any():
+            raise TableError(f"{table.name_first(wrong)}: {problem}")
 
 
-def _check_paths_filled(table: PredictedTable) -> None:
-    empty = is_missing(table.paths)
-    if empty.any():
-        raise TableError(
-            f"{table.name_first(empty)}: expected a {PATH}, but it is empty. "
-            "Fill it in, or delete the row."
-        )
-
-
-def _check_probabilities(table: PredictedTable) -> None:
-    """Raises FerVitError for a negative probability, or a face with a sum other than 1."""
-    right = (table.shares >= 0).all(1) & (abs(table.shares.sum(1) - 1) < SUM_TOLERANCE)
-    wrong = table.predicted & ~right
-    if wrong.any():
-        expected = f"probabilities of {short(', '.join(table.labels))} that sum to 1"
-        raise TableError(
-            f"{table.name_first(wrong)}: expected {expected}. Restore them as `predict` wrote them."
-        )
-
-
-def _check_labels_predicted(table: PredictedTable) -> None:
-    """Raises FerVitError for a label that has no column of probabilities."""
+def find_faults(table: PredictedTable) -> Iterator[Fault]:
+    """Yields the rows that break each rule of all tables."""
+    problem = f"expected a {PATH}, but it is empty. Fill it in, or delete the row."
+    yield Fault(is_missing(table.paths), problem)
+    labels = short(", ".join(table.labels))
+    sums = abs(table.shares.sum(1) - 1) < SUM_TOLERANCE
+    problem = (
+        f"expected probabilities of {labels} that sum to 1. Restore them as `predict` wrote them."
+    )
+    yield Fault(table.predicted & ~((table.shares >= 0).all(1) & sums), problem)
     for name in ("label", SMOOTHED_LABEL):
         cells = table.columns.get(name, as_objects([]))
-        strange = {*cells.tolist()} - {None, *table.labels}
-        if strange:
-            label = min(strange)
-            row = table.name_first(cells == label)
-            raise TableError(
-                f"{row}: expected one of {short(', '.join(table.labels))} in `{name}`, but got "
-                f"`{short(label)}`. Keep the labels of `predict`, and give your column "
-                "another name."
+        for strange in sorted({*cells.tolist()} - {None, *table.labels})[:1]:
+            problem = (
+                f"expected one of {labels} in `{name}`, but got `{short(strange)}`. Keep the "
+                "labels of `predict`, and give your column another name."
             )
+            yield Fault(np.asarray(cells == strange), problem)
 
-
-def _check_faces_complete(table: PredictedTable) -> None:
-    """Raises FerVitError for a row with probabilities, but without confidence or status.
-
-    `predict` writes no such row. A spreadsheet may have added a row of totals.
-    """
+    # A spreadsheet may have added a row of totals.
     face = np.isfinite(table.shares).any(1)
     missing = {"confidence": ~table.predicted}
     if "status" in table.columns:
         missing["status"] = is_missing(table.columns["status"])
     for name, empty in missing.items():
-        wrong = face & empty
-        if wrong.any():
-            raise FerVitError(
-                f"{table.name_first(wrong)}: expected a value in `{name}`, since "
-                "there are probabilities, but it is empty. Restore it, or delete the row."
-            )
+        problem = (
+            f"expected a value in `{name}`, since there are probabilities, but it is empty. "
+            "Restore it, or delete the row."
+        )
+        yield Fault(face & empty, problem)
+    if "label" in table.columns:
+        problem = (
+            "expected the most probable expression in `label`, the column of the model. Restore "
+            "it, and move labels that people gave to another column."
+        )
+        yield Fault(find_other_labels(table), problem)
 
 
-def _check_clips(table: PredictedTable) -> None:
-    """Raises FerVitError when durations of expressions cannot be computed.
+def find_other_labels(table: PredictedTable) -> Mask:
+    """Returns whether the `label` of each row (N,) is less probable than another expression."""
+    index = {label: column for column, label in enumerate(table.labels)}
+    rows = np.flatnonzero(table.predicted & ~is_missing(table.columns["label"]))
+    chosen = [index[label] for label in table.columns["label"][rows]]
+    wrong = np.zeros(len(table.paths), bool)
+    wrong[rows] = table.shares[rows, chosen] < table.shares[rows].max(1) - SUM_TOLERANCE
+    return wrong
+
+
+def find_clip_faults(table: PredictedTable) -> Iterator[Fault]:
+    """Yields the rows of clips from which durations of expressions cannot be computed.
 
     The smoothed label is empty below `--min_confidence` of `predict`.
     """
@@ -113,25 +112,19 @@ def _check_clips(table: PredictedTable) -> None:
         )
     in_clip = ~is_missing(columns["face"]) & ~is_missing(columns["seconds"])
     for name in needed:
-        wrong = in_clip & is_missing(columns[name])
-        if wrong.any():
-            raise TableError(
-                f"{table.name_first(wrong)}: expected a value in `{name}`, but it is "
-                "empty. Restore it, or delete the row."
-            )
+        problem = f"expected a value in `{name}`, but it is empty. Restore it, or delete the row."
+        yield Fault(in_clip & is_missing(columns[name]), problem)
 
     # Faces below `--min_confidence` have no label; all other faces have one.
     unlabelled = in_clip & is_missing(columns[SMOOTHED_LABEL])
     labelled = in_clip & ~unlabelled
     averages = np.column_stack([columns[name] for name in smoothed])  # (N, C)
     largest = np.where(in_clip[:, None], averages, np.nan).astype(float).max(1)  # (N,)
-    wrong = unlabelled & (largest > largest[labelled].min(initial=np.inf))
-    if wrong.any():
-        raise TableError(
-            f"{table.name_first(wrong)}: expected a value in `{SMOOTHED_LABEL}`, "
-            "which faces with a lower average have, but it is empty. Restore it, or predict all "
-            "videos with one `--min_confidence`."
-        )
+    problem = (
+        f"expected a value in `{SMOOTHED_LABEL}`, which faces with a lower average have, but it is "
+        "empty. Restore it, or predict all videos with one `--min_confidence`."
+    )
+    yield Fault(unlabelled & (largest > largest[labelled].min(initial=np.inf)), problem)
 
 
 def order_rows(table: PredictedTable) -> IntArray:

@@ -4,18 +4,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, short
-from fer_vit.evaluation.evaluated import (
+from fer_vit.evaluation.labelled import (
     Columns,
-    EvaluatedFaces,
-    HeadOutputs,
-    UnpredictedFaces,
+    Labelled,
+    Pair,
     pair_outputs,
 )
 from fer_vit.evaluation.similar_names import look_alikes
@@ -30,9 +28,6 @@ from fer_vit.tables.paths import match_paths
 from fer_vit.tables.read import is_table
 from fer_vit.wording import counted
 
-# Faces before or after their prediction.
-AnyFaces = TypeVar("AnyFaces", bound=EvaluatedFaces | UnpredictedFaces)
-
 MAX_NAME_LENGTH = 200  # most characters of a group's or person's name
 
 # A long number as spreadsheets and R write it: the last digits may be lost.
@@ -46,8 +41,8 @@ LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
 def add_labels(
-    faces: EvaluatedFaces, path: Path, split: Split, angle_unit: AngleUnit | None = None
-) -> EvaluatedFaces:
+    faces: Labelled, path: Path, split: Split, angle_unit: AngleUnit | None = None
+) -> Labelled:
     """Returns the first face of each labelled image with its label.
 
     `path` names a manifest, from which `split` is read, or a table. The table has the column
@@ -81,7 +76,7 @@ def add_labels(
         known,
         targets=truth.votes,
         columns=truth.columns | known.columns,  # the columns of `predict` stay
-        heads=pair_outputs(outputs, truth.outputs),
+        outputs=pair_outputs(outputs, truth.outputs),
         notes=(*known.notes, *notes),
     )
 
@@ -97,7 +92,7 @@ def _manifest_truth(labels: Sequence[str], path: Path, split: Split) -> Truth:
     return Truth(as_objects(manifest.image_names()), votes, outputs, columns)
 
 
-def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
+def add_columns(faces: Labelled, path: Path) -> Labelled:
     """Returns faces with further columns, from a table whose column `path` names their images.
 
     The table may fill a column of the faces that is empty.
@@ -137,7 +132,7 @@ def add_columns(faces: AnyFaces, path: Path) -> AnyFaces:
     return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
 
 
-def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: object) -> Array:
+def align_probabilities(faces: Labelled, second: Labelled, path: object) -> Array:
     """Returns a second model's probabilities (N, C), in the order of `faces` and of its labels.
 
     Args:
@@ -159,28 +154,19 @@ def align_probabilities(faces: EvaluatedFaces, second: EvaluatedFaces, path: obj
     return probabilities
 
 
-def align_outputs(
-    faces: EvaluatedFaces, second: EvaluatedFaces, path: object
-) -> dict[str, HeadOutputs]:
-    """Returns the outputs that both models have, with the second model's values, by head.
+def align_outputs(faces: Labelled, second: Labelled, path: object) -> dict[str, Pair]:
+    """Returns the outputs that both models have, with the second model's values, by column.
 
     Arguments as for `align_probabilities`.
     """
     rows = match_paths(faces.paths, second.paths, path)
-    values = {}
-    for outputs in second.heads.values():
-        for name, column in zip(outputs.columns, outputs.values.T, strict=True):
-            values[name] = column[rows]
+    values = {name: pair.values[rows] for name, pair in second.outputs.items()}
     for name in filter(is_output, second.columns):
         values[name] = second.columns[name].astype(float)[rows]
-
-    targets: dict[str, Array] = {}
-    for outputs in faces.heads.values():
-        targets |= dict(zip(outputs.columns, outputs.targets.T, strict=True))
-    return pair_outputs(values, targets)
+    return pair_outputs(values, {name: pair.targets for name, pair in faces.outputs.items()})
 
 
-def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
+def describe_groups(faces: Labelled, columns: Iterable[str]) -> list[str]:
     """Returns lines about missing names in columns to group by.
 
     Raises FerVitError for a cell that is no name, such as `-` or `#REF!`, a name that a spreadsheet
@@ -198,7 +184,7 @@ def describe_groups(faces: EvaluatedFaces, columns: Iterable[str]) -> list[str]:
     return notes
 
 
-def _check_group_names(faces: EvaluatedFaces, column: str) -> None:
+def _check_group_names(faces: Labelled, column: str) -> None:
     """Raises the errors of `describe_groups`, also for rows without a face."""
     first_paths: dict[str, str] = {}  # the image of the first cell with each name
     for cell, path in zip(faces.columns[column].tolist(), faces.paths, strict=True):

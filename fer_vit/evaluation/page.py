@@ -1,182 +1,400 @@
-"""The parts of the page that `evaluate` and `compare` write, and its files."""
+"""The page of an evaluation: sections from rows."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image as Pil
 
 from fer_vit.errors import printable
-from fer_vit.evaluation.scores import occurring
-from fer_vit.files import atomic_write
+from fer_vit.evaluation.cards import choose_cards
+from fer_vit.evaluation.sets import (
+    ALL,
+    ALTERED,
+    COMPARED,
+    COUNTS,
+    DIFFERENCE,
+    FACES,
+    FOLDS,
+    FOUND,
+    GAP,
+    GROUPS,
+    MEANINGS,
+    MIN_GROUP,
+    NEAR_DUPLICATES,
+    OTHER,
+    TOO_FEW,
+    UNKNOWN,
+    VOTES,
+    WITHOUT_NEAR_DUPLICATES,
+    count_row,
+)
 from fer_vit.geometry import IntArray
-from fer_vit.report.html import render
-from fer_vit.report.intervals import IntervalChart
-from fer_vit.report.plots import Plot
-from fer_vit.report.table import TableWriter, markdown
-from fer_vit.texts import json_text
+from fer_vit.heads import EXPRESSION, HEADS, output_titles, outputs_of, target_column
+from fer_vit.report.intervals import IntervalChart, interval_chart
+from fer_vit.report.plots import calibration_plot
+from fer_vit.report.prose import Prose
+from fer_vit.report.results_page import ResultsPage, Section
+from fer_vit.stats.bootstrap import MIN_UNITS
+from fer_vit.stats.estimate import NO_RESULT, estimate_text
+from fer_vit.stats.measures import MEASURES
+from fer_vit.stats.results import Row
+from fer_vit.stats.scores import SCORES, is_recall, occurring
 
-EVALUATION_FILES = ("results.json", "results.md", "index.html")  # the page is written last
-CARD_KINDS = {  # why a face is shown, with the words of the page
-    "mistake": "mistakes",
-    "label": "likely wrong labels",
-    "differ": "faces where the two differ",
+if TYPE_CHECKING:
+    from fer_vit.evaluation.results import Evaluation
+
+PROSE = Prose("evaluation")
+LABELS_NOTE = (
+    "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
+    "not with a feeling."
+)
+SET_TITLES = {  # the rows of the table of scores
+    ALL: "all faces",
+    WITHOUT_NEAR_DUPLICATES: WITHOUT_NEAR_DUPLICATES,
+    OTHER: OTHER,
+    DIFFERENCE: "difference",
 }
 
 
-class Section(NamedTuple):
-    """A section of a page: a text, a table and charts."""
-
-    title: str
-    text: str = ""
-    rows: Sequence[Sequence[str]] = ()  # the rows of the table, column names first; empty: no table
-    lines: Sequence[str] = ()  # items of a list below the text
-    intervals: IntervalChart | None = None
-    plots: Sequence[Plot] = ()
-    curves: Sequence[str] = ()  # the name of each curve in the plots
-    more: Sequence["Section"] = ()  # sections that open on request
-
-
-class PageTable(NamedTuple):
-    """The content of a table file in the folder of the page."""
-
-    columns: dict[str, type]  # the type of each column by name, in order
-    rows: Sequence[Mapping[str, Any]]
-
-
-class Card(NamedTuple):
-    """A face on the page of an evaluation: a picture and the text below it."""
-
-    picture: Pil.Image | None  # None when the image cannot be read
-    name: str
-    truth: int  # index of the label
-    guess: int  # index of the prediction
-    confidence: float
-    kinds: Sequence[str]  # the keys of `CARD_KINDS` that apply
-    lines: Sequence[str]  # further lines of text
+def evaluation_page(evaluation: "Evaluation") -> ResultsPage:
+    """Returns the page; with labels, it has the faces to look at."""
+    counts = {name: f"{count:,}" for name, count in evaluation.counts.items()}
+    page = ResultsPage(
+        title="How good the predictions are",
+        heading="Evaluation",
+        generator="fer-vit evaluate",
+        facts={**evaluation.facts, **counts},
+        sections=evaluation_sections(evaluation),
+    )
+    if evaluation.confusion is None:
+        return page
+    cards, left_out = choose_cards(evaluation)
+    return page._replace(
+        note=LABELS_NOTE,
+        labels=evaluation.faces.labels,
+        confusion=evaluation.confusion,
+        cards=cards,
+        left_out=left_out,
+    )
 
 
-class ResultsPage(NamedTuple):
-    """The content of a page and of its Markdown file."""
+def evaluation_sections(evaluation: "Evaluation") -> list[Section]:
+    """Returns the sections of the page, in their order."""
+    sections = [scores_section(evaluation)]
+    drawn = FOUND if evaluation.confusion is None else "accuracy"
+    if evaluation.confusion is not None:
+        confidence = evaluation.faces.probabilities.max(1)
+        plot = calibration_plot(confidence, evaluation.faces.correct)
+        sections = [
+            Section("Result", lines=result_lines(evaluation, evaluation.confusion)),
+            *sections,
+            class_section(evaluation, evaluation.confusion),
+            Section("Calibration", PROSE.text("calibration"), plots=[plot]),
+        ]
+    sections += head_sections(evaluation)
+    folds = evaluation.select(EXPRESSION, FOLDS)
+    if folds:
+        sections.append(
+            Section(
+                "By fold",
+                PROSE.text("folds"),
+                rows_table("fold", folds),
+                intervals=rows_chart(folds, drawn),
+            )
+        )
+    for set in sets_of(evaluation):
+        if set.startswith(GROUPS):
+            sections.append(group_section(evaluation, set))
+    votes = evaluation.select(EXPRESSION, VOTES)
+    if votes:
+        table = Section("Table", rows=rows_table("votes", votes))
+        chart = rows_chart(votes, "accuracy")
+        text = PROSE.text("votes")
+        sections.append(Section("By votes for the label", text, intervals=chart, more=[table]))
+    altered = evaluation.select(EXPRESSION, ALTERED)
+    if altered:
+        sections.append(altered_section("Robustness", altered, "accuracy"))
+    return sections
 
-    title: str
-    heading: str  # the heading of the Markdown file
-    generator: str  # the command that writes the page
-    facts: Mapping[str, str]
-    sections: Sequence[Section]
-    note: str = ""
-    labels: Sequence[str] = ()  # the classes of the confusion matrix (C)
-    confusion: IntArray | None = None  # faces by label and prediction (C, C); None: no labels
-    cards: Sequence[Card] = ()  # faces to look at
-    left_out: int = 0  # number of faces to look at that have no card
+
+def sets_of(evaluation: "Evaluation") -> list[str]:
+    """Returns the sets of the expression, in order."""
+    return list(dict.fromkeys(row.set for row in evaluation.select(EXPRESSION)))
 
 
-def write_files(
-    folder: Path,
-    page: ResultsPage,
-    results: Mapping[str, Any],
-    tables: Mapping[str, PageTable] | None = None,
-    overwrite: bool = True,
-) -> tuple[str, str]:
-    """Writes a page, its Markdown and its JSON to a folder, atomically.
+# ----------------------------------------------------------------------------- tables and charts
+
+
+def rows_table(
+    head: str,
+    rows: Iterable[Row],
+    form: str = ".1%",
+    title: Callable[[Row], str] = lambda row: row.group,
+) -> list[list[str]]:
+    """Returns a table with a line for each title, and a column for each measure with a number.
 
     Args:
-        folder: The folder.
-        page: The content of the page and of its Markdown file.
-        results: The content of the JSON file.
-        tables: Further files, by file name.
-        overwrite: Whether to replace results that another process has written in the meantime.
-
-    Returns:
-        The Markdown, and a line with the names of the files.
+        head: The name of the first column.
+        rows: The rows; recalls are left out, since they have their own table.
+        form: The format of measures that have none in `SCORES`.
+        title: Returns the title of the line with a row's number.
     """
-    counts: Counter[str] = Counter()
-    for card in page.cards:
-        counts.update(card.kinds)
-    kinds = {}
-    for kind, name in CARD_KINDS.items():
-        if counts[kind] or kind == "mistake":  # the page also shows that there are 0 mistakes
-            kinds[kind] = name
-
-    # Only Markdown needs the matrix as a table: the page draws the matrix.
-    sections = list(page.sections)
-    shown: list[int] = []  # indices of the labels that occur
-    if page.confusion is not None:
-        sections.append(confusion_section(page.confusion, page.labels))
-        shown = occurring(page.confusion)
-    facts = {fact_title(name): fact for name, fact in page.facts.items()}
-    text = _page_as_markdown(page.heading, facts, page.note, sections)
-    tables = tables or {}
-    with atomic_write(folder, overwrite=overwrite) as new:
-        new.mkdir()
-        (new / "results.md").write_text(text, encoding="utf-8")
-        (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")
-        for name, table in tables.items():
-            with TableWriter(new / name, table.columns) as file:
-                file.write(table.rows)
-        render(
-            new / "index.html",
-            "evaluation",
-            title=page.title,
-            generator=page.generator,
-            facts=facts,
-            note=page.note,
-            sections=page.sections,
-            labels=page.labels,
-            confusion=page.confusion,
-            occurring=shown,
-            cards=page.cards,
-            counts=counts,
-            kinds=kinds,
-            left_out=page.left_out,
-        )
-    return text, f"Written to {folder}: {', '.join([*EVALUATION_FILES, *tables])}"
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if is_recall(row.measure):
+            continue
+        line = lines.setdefault(title(row), {})
+        line[row.measure] = number_text(row, form)
+        if row.p is not None and row.measure.startswith("difference"):
+            line["p"] = f"{row.p:.2g}"
+    measures = dict.fromkeys(
+        name for line in lines.values() for name, text in line.items() if text != NO_RESULT
+    )
+    table = [[head, *measures]]
+    for name, line in lines.items():
+        table.append([name, *(line.get(measure, NO_RESULT) for measure in measures)])
+    return table
 
 
-FACT_TITLES = {  # titles of facts whose names are columns or options
-    "face": "way of finding faces",
-    "fer_vit_version": "version of fer-vit",
-    "pose_from": "source of the head pose",
-    "predicted_on": "date of the predictions",
-    "version": "version of fer-vit",
-}
+def number_text(row: Row, form: str = ".1%") -> str:
+    """Returns a row's number as text; `form` is as for `rows_table`."""
+    if row.measure in COUNTS:
+        return f"{row.estimate.n:,}"
+    if row.measure in SCORES:
+        form = SCORES[row.measure].form
+    if row.set == DIFFERENCE or row.measure.startswith("difference"):
+        form = f"+{form}"
+    return estimate_text(row.estimate, form)
 
 
-def fact_title(name: str) -> str:
-    """Returns the title of a fact in words."""
-    return FACT_TITLES.get(name, name.replace("_", " "))
+def rows_chart(rows: Sequence[Row], measure: str, form: str = ".1%") -> IntervalChart | None:
+    """Returns the chart of a measure of groups."""
+    estimates = {}
+    sizes = {}
+    for row in rows:
+        if row.measure == measure:
+            estimates[printable(row.group)] = row.estimate
+        if row.measure == FACES:
+            sizes[printable(row.group)] = row.estimate.n
+    return interval_chart(estimates, form, measure, sizes)
 
 
-def _page_as_markdown(
-    heading: str, facts: Mapping[str, str], note: str, sections: Sequence[Section]
-) -> str:
-    """Returns facts, a note and sections as Markdown."""
-    lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
-    blocks = [f"# {heading}", "\n".join(lines), note]
-    for section in sections:
-        blocks += _section_blocks(section, "##")
-        for further in section.more:
-            blocks += _section_blocks(further, "###")
-    return "\n\n".join(block for block in blocks if block) + "\n"
+# ------------------------------------------------------------------------------------- expression
 
 
-def _section_blocks(section: Section, level: str) -> list[str]:
-    """Returns the Markdown blocks of a section; some may be empty."""
-    blocks = [f"{level} {section.title}", section.text]
-    blocks.append("\n".join(f"- {printable(line)}" for line in section.lines))
-    if section.rows:
-        blocks.append(markdown(section.rows).rstrip())
-    return blocks
+def result_lines(evaluation: "Evaluation", confusion: IntArray) -> list[str]:
+    """Returns the main results in words."""
+    sizes = confusion.sum(1)  # (C,)
+    (accuracy,) = evaluation.select(EXPRESSION, ALL, "", "accuracy")
+    differences = evaluation.select(EXPRESSION, DIFFERENCE, "", "accuracy")
+    compared = evaluation.select(EXPRESSION, COMPARED)
+    return PROSE.lines(
+        "result",
+        accuracy=accuracy.estimate,
+        frequent=evaluation.faces.labels[sizes.argmax()],
+        share=sizes.max() / sizes.sum(),
+        difference=differences[0] if differences else None,
+        counts={row.measure: row.estimate.n for row in compared},
+    )
 
 
-def confusion_section(confusion: IntArray, labels: Sequence[str]) -> Section:
-    """Returns the table of a confusion matrix (C, C), without labels that do not occur."""
-    shown = occurring(confusion)
-    names = [labels[index] for index in shown]
-    cells = confusion[np.ix_(shown, shown)].astype(str).tolist()
-    table = [["", *names]]
-    for name, row in zip(names, cells, strict=True):
-        table.append([name, *row])
-    return Section("Confusion", "Rows: the label. Columns: the prediction.", table)
+def scores_section(evaluation: "Evaluation") -> Section:
+    """Returns the table of scores, with their meanings."""
+    rows = []
+    for set in SET_TITLES:
+        rows += [row for row in evaluation.select(EXPRESSION, set) if row.measure not in COUNTS]
+    table = rows_table("", rows, title=lambda row: SET_TITLES[row.set])
+    lines = [f"{name}: {meaning}." for name, meaning in MEANINGS.items() if name in table[0]]
+    text = PROSE.text(
+        "scores",
+        num_units=len(np.unique(evaluation.faces.units)),
+        min_units=MIN_UNITS,
+        min_group=MIN_GROUP,
+        sets=sets_of(evaluation),
+        all_repeated=bool(evaluation.select(EXPRESSION, ALL, "", NEAR_DUPLICATES)),
+    )
+    unmeasured = []
+    without_targets = [head for head in heads_of(evaluation) if not has_targets(evaluation, head)]
+    if without_targets:
+        names = ", ".join(without_targets)
+        unmeasured.append(f"Not measured, since no face has a target: {names}.")
+    meanings = Section("What the scores mean", lines=lines)
+    return Section("Scores", text, table, lines=unmeasured, more=[meanings])
+
+
+def class_section(evaluation: "Evaluation", confusion: IntArray) -> Section:
+    """Returns faces, recall and precision of each expression that occurs."""
+    recalls = [row for row in evaluation.select(EXPRESSION, ALL) if is_recall(row.measure)]
+    table = class_table(recalls, confusion, evaluation.faces.labels)
+    estimates = {}
+    sizes = {}
+    for index in occurring(confusion):
+        name = printable(evaluation.faces.labels[index])
+        estimates[name] = recalls[index].estimate
+        sizes[name] = int(confusion[index].sum())
+    return Section(
+        "By expression",
+        PROSE.text("by_expression"),
+        intervals=interval_chart(estimates, ".1%", "recall", sizes),
+        more=[Section("Faces, recall and precision", rows=table)],
+    )
+
+
+def class_table(
+    recalls: Sequence[Row], confusion: IntArray, labels: Sequence[str]
+) -> list[list[str]]:
+    """Returns the table of faces, recall and precision of each expression that occurs."""
+    table = [["expression", "faces", "recall", "precision"]]
+    for index in occurring(confusion):
+        guesses = confusion[:, index].sum()
+        precision = f"{confusion[index, index] / guesses:.1%}" if guesses else "never predicted"
+        size = f"{confusion[index].sum():,}"
+        table.append([labels[index], size, number_text(recalls[index]), precision])
+    return table
+
+
+def group_section(evaluation: "Evaluation", set: str) -> Section:
+    """Returns the chart and the table of the groups of a column."""
+    column = set.removeprefix(GROUPS)
+    groups = []
+    few = []
+    for row in evaluation.select(EXPRESSION, set):
+        if row.note == TOO_FEW:
+            few.append(row)
+        elif row.group:
+            groups.append(row)
+    (unknown,) = evaluation.select(EXPRESSION, set, "", UNKNOWN)
+    gaps = evaluation.select(EXPRESSION, set, "", GAP)
+    accuracies = [row for row in groups if row.measure == "accuracy"]
+    ranking = [row.group for row in sorted(accuracies, key=lambda row: row.estimate.mean or 0)]
+    text = PROSE.text(
+        "groups",
+        gap=gaps[0] if gaps else None,
+        few=few,
+        unknown=unknown.estimate.n,
+        min_group=MIN_GROUP,
+        worst=ranking[0] if ranking else "",
+        best=ranking[-1] if ranking else "",
+        accuracy=bool(accuracies),
+    )
+    tests = PROSE.text("group_tests") if gaps else ""
+    title = f"By {column}"
+    if not groups:
+        return Section(title, text)
+    table = rows_table(column, groups)
+    chart = rows_chart(groups, "accuracy" if accuracies else FOUND)
+    if chart is None:
+        return Section(title, f"{text} {tests}".strip(), table)
+    return Section(title, text, intervals=chart, more=[Section("All scores", tests, table)])
+
+
+def altered_section(title: str, rows: Sequence[Row], measure: str, form: str = ".1%") -> Section:
+    """Returns the table and the chart of altered images; `measure` names their mean."""
+    return Section(
+        title,
+        PROSE.text("altered", error=measure == "error"),
+        rows_table("images", rows, form),
+        intervals=rows_chart(rows, measure, form),
+    )
+
+
+# -------------------------------------------------------------------------------- further outputs
+
+
+def heads_of(evaluation: "Evaluation") -> dict[str, list[str]]:
+    """Returns the columns of the outputs that have rows, by head."""
+    parts = dict.fromkeys(row.part for row in evaluation.rows if row.set == ALL)
+    heads = {}
+    for head, names in outputs_of([part for part in parts if part != EXPRESSION]).items():
+        heads[head] = [target_column(head, name) for name in names]
+    return heads
+
+
+def has_targets(evaluation: "Evaluation", head: str) -> bool:
+    """Returns whether any face has a target for an output of a head."""
+    columns = heads_of(evaluation)[head]
+    return any(row.estimate.n for row in evaluation.rows if row.part in columns)
+
+
+def head_sections(evaluation: "Evaluation") -> list[Section]:
+    """Returns the sections about further heads: measures, groups, two models, altered images."""
+    sections = []
+    for head, columns in heads_of(evaluation).items():
+        if not has_targets(evaluation, head):
+            continue
+        names = [column.removeprefix(HEADS[head].prefix) for column in columns]
+        titles = dict(zip(columns, output_titles(names).values(), strict=True))
+        by_set: dict[str, list[Row]] = {}
+        for row in evaluation.rows:
+            if row.part in titles:
+                by_set.setdefault(row.set, []).append(row)
+        sections.append(head_section(head, by_set[ALL], titles))
+        for set, rows in by_set.items():
+            if set.startswith(GROUPS):
+                sections.append(head_groups_section(head, set, rows, titles))
+        if COMPARED in by_set:
+            sections.append(compared_section(head, by_set[COMPARED], titles))
+        altered = evaluation.select(head, ALTERED)
+        if altered:
+            title = f"{HEADS[head].title}: robustness"
+            sections.append(altered_section(title, altered, "error", ".3f"))
+    return sections
+
+
+def head_section(head: str, rows: Sequence[Row], titles: Mapping[str, str]) -> Section:
+    """Returns the chart of the first measure of a head's outputs, and the table of all measures.
+
+    `titles` has the name of each output on pages, by column.
+    """
+    entry = HEADS[head]
+    first = entry.measures[0]
+    estimates = {}
+    sizes = {}
+    counted_rows = []
+    for row in rows:
+        if row.measure == first:
+            estimates[printable(titles[row.part])] = row.estimate
+            sizes[printable(titles[row.part])] = row.estimate.n
+            counted_rows.append(count_row(row.part, ALL, "", FACES, row.estimate.n))
+        counted_rows.append(row)
+    table = rows_table("output", counted_rows, ".3f", title=lambda row: titles[row.part])
+    chart = interval_chart(estimates, ".3f", first, sizes)
+    text = PROSE.text(
+        "head",
+        measures={name: MEASURES[name].meaning for name in table[0][2:]},
+        low=entry.low,
+        high=entry.high,
+        unit=entry.unit,
+        charted=first if chart else "",
+    )
+    if chart is None:
+        return Section(entry.title, text, table)
+    more = [Section("All measures", rows=table)]
+    return Section(entry.title, text, intervals=chart, more=more)
+
+
+def head_groups_section(
+    head: str, set: str, rows: Sequence[Row], titles: Mapping[str, str]
+) -> Section:
+    """Returns the table of a head's outputs by group, with two measures of each output."""
+    first, second = HEADS[head].measures[:2]
+    names = list(dict.fromkeys(row.group for row in rows))
+    table = [["output"]]
+    for name in names:
+        table[0] += [f"{printable(name)}: {first}", second]
+    means = {(row.part, row.group, row.measure): row.estimate.mean for row in rows}
+    for column, title in titles.items():
+        cells = [title]
+        for name in names:
+            for measure in (first, second):
+                mean = means[column, name, measure]
+                cells.append(NO_RESULT if mean is None else f"{mean:.3f}")
+        table.append(cells)
+    text = PROSE.text("head_groups", min_group=MIN_GROUP)
+    return Section(f"{HEADS[head].title} {set}", text, table)
+
+
+def compared_section(head: str, rows: Sequence[Row], titles: Mapping[str, str]) -> Section:
+    """Returns the table of the errors of two models for the outputs of a head."""
+    table = rows_table("output", rows, ".3f", title=lambda row: titles[row.part])
+    return Section(f"{HEADS[head].title}: the two models", PROSE.text("two_models"), table)

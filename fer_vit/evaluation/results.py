@@ -1,84 +1,20 @@
-"""The results of an evaluation as values.
+"""The results of an evaluation: rows, and what is not a number with an interval.
 
-`results_json` writes the values, with the names in `names`. Shares and accuracies are from 0 to 1;
-errors of further heads have the unit of the targets. C classes.
+C classes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from fer_vit.geometry import IntArray
-from fer_vit.report.estimate import Estimate
-
-
-@dataclass(frozen=True)
-class FaceEstimate(Estimate):
-    """A result over faces with its 95% interval."""
-
-    num_faces: int  # number of faces with a value
-
-    @property
-    def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their keys in JSON."""
-        return super().numbers | {"faces": self.num_faces}
-
-
-# Scores by name, such as `accuracy` (see `scores.scores`). Without labels, these are how often a
-# face was found, the confidence, and the share of each expression.
-Scores: TypeAlias = Mapping[str, FaceEstimate]
-
-# Measures of a further head, by output, then by the name of the measure (`heads.HEADS`).
-Measured: TypeAlias = Mapping[str, Mapping[str, FaceEstimate]]
-
-
-@dataclass(frozen=True)
-class GroupTest:
-    """The accuracy of a group minus the accuracy of all other faces."""
-
-    difference: FaceEstimate
-    p: float  # p-value of no difference, corrected for the number of groups
-
-
-@dataclass(frozen=True)
-class Group:
-    """The scores of a part of the faces."""
-
-    num_faces: int  # number of faces with a prediction
-    scores: Scores
-    test: GroupTest | None = None  # None: there are no labels, or groups are not compared
-
-
-@dataclass(frozen=True)
-class Gap:
-    """The groups with the lowest and the highest accuracy."""
-
-    worst: str
-    best: str
-    size: float  # the difference of their accuracies
-    num_faces: int  # number of faces in all groups, also in small groups
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """Results by the values of a column."""
-
-    groups: Mapping[str, Group]  # results by value
-    small_groups: Mapping[str, int]  # number of faces in each group that is too small to compare
-    num_unknown: int  # number of faces without a value
-    gap: Gap | None = None  # None: there are no labels, or fewer than two groups
-
-
-@dataclass(frozen=True)
-class ModelComparison:
-    """A model compared with another model on the same faces."""
-
-    num_faces: int  # number of faces that both models predict
-    other_scores: Scores  # the scores of the other model
-    differences: Scores  # the scores of the model minus the other model's
-    num_only_first: int  # faces that only the model classifies correctly
-    num_only_second: int  # faces that only the other model classifies correctly
-    p: float  # p-value of equal accuracies
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.page import evaluation_page
+from fer_vit.evaluation.sets import ALL, FACES, keys, value
+from fer_vit.geometry import Array, IntArray
+from fer_vit.heads import EXPRESSION
+from fer_vit.report.results_page import write_files
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.results import Results, nest
 
 
 @dataclass(frozen=True)
@@ -92,79 +28,52 @@ class WrongLabel:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelResults:
-    """Results that need labels, besides the scores."""
+class Evaluation(Results):
+    """All results of an evaluation. Without labels there is no confusion."""
 
-    labels: Sequence[str]  # the names of the classes (C)
-    confusion: IntArray  # number of faces by label and prediction (C, C)
-    likely_wrong: Sequence[WrongLabel]  # sorted, the most likely first
-    by_votes: Mapping[str, Group]  # by votes for the label; empty: votes are unknown
+    faces: Labelled  # the faces with a prediction; with labels, the labelled faces alone
+    against: Array | None = None  # another model's probabilities (N, C), NaN without a face
+    confusion: IntArray | None = None  # number of faces by label and prediction (C, C)
+    likely_wrong: tuple[WrongLabel, ...] = ()  # sorted, the most likely first
 
+    def estimate(
+        self, measure: str, set: str = ALL, group: str = "", part: str = EXPRESSION
+    ) -> Estimate:
+        """Returns a number, such as the accuracy of all faces.
 
-@dataclass(frozen=True)
-class OtherModel:
-    """The mean of another model on the same faces, and the difference from this mean."""
+        Raises KeyError if there is no such row.
+        """
+        rows = self.select(part, set, group, measure)
+        if not rows:
+            raise KeyError(f"{part}, {set}, {group}, {measure}")
+        return rows[0].estimate
 
-    mean: FaceEstimate
-    difference: FaceEstimate  # the mean of the model minus the other model's
-    p: float  # p-value of no difference, corrected for the number of such tests
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of faces, of persons, and of photos of faces whose person is unknown."""
+        return {FACES: len(self.faces.paths)} | self.faces.count_units()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the content of results.json; keys without results are left out."""
+        content: dict[str, Any] = dict(self.facts)
+        content |= self.counts
+        content |= nest((keys(row), value(row)) for row in self.rows)
+        if self.confusion is not None:
+            content["labels"] = list(self.faces.labels)
+            content["confusion"] = self.confusion.tolist()
+            content["likely wrong labels"] = [
+                {"path": wrong.path, "label": wrong.label, "better": wrong.better}
+                for wrong in self.likely_wrong
+            ]
+        if self.notes:
+            content["notes"] = list(self.notes)
+        return content
 
-@dataclass(frozen=True)
-class AlteredMean:
-    """A mean over images that are altered in one way."""
+    def write(self, folder: str | Path, overwrite: bool = True) -> str:
+        """Writes index.html, results.md and results.json, and returns text to print.
 
-    estimate: FaceEstimate  # the accuracy, or the mean absolute error of a further head
-    # the mean minus the mean of unaltered images; None: the images are unaltered
-    change: FaceEstimate | None
-    other_model: OtherModel | None  # None: there is no other model
-
-
-@dataclass(frozen=True)
-class ComparedError:
-    """The mean absolute error of an output, and another model's error."""
-
-    error: FaceEstimate
-    other_model: OtherModel
-
-
-# Errors of the outputs that two models share, by head, then by output.
-ComparedHeads: TypeAlias = Mapping[str, Mapping[str, ComparedError]]
-
-
-@dataclass(frozen=True)
-class HeadRobustness:
-    """The errors and measures of a further head, by the name of the alteration."""
-
-    errors: Mapping[str, AlteredMean]
-    outputs: Mapping[str, Measured]
-
-
-@dataclass(frozen=True)
-class HeadResults:
-    """The results of a further head."""
-
-    measured: Measured  # measures over all faces
-    # measures by column, then by group
-    by: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    robustness: HeadRobustness | None = None  # None: it was not requested
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """All results of an evaluation.
-
-    A result that was not requested, or has no faces, is empty or None.
-    """
-
-    scores: Scores  # scores of all faces
-    num_near_duplicates: int  # number of faces with a near-duplicate in the original training split
-    without_near_duplicates: Scores | None  # None: no face has a near-duplicate, or all have one
-    by: Mapping[str, Grouping]  # results of groups, by column
-    comparison: ModelComparison | None
-    labelled: LabelResults | None  # None: there are no labels
-    folds: Mapping[str, Group] = field(default_factory=dict)  # by fold of a cross-validation
-    heads: Mapping[str, HeadResults] = field(default_factory=dict)  # further heads with targets
-    compared_heads: ComparedHeads | None = None  # None: no heads, or no other model
-    notes: Sequence[str] = ()  # assumptions and omissions
-    robustness: Mapping[str, AlteredMean] = field(default_factory=dict)  # accuracy by alteration
+        `overwrite` is whether to replace results that another process has written meanwhile.
+        """
+        page = evaluation_page(self)
+        text, written = write_files(Path(folder), page, self.to_dict(), overwrite=overwrite)
+        return f"{text}\n{written}"

@@ -210,7 +210,7 @@ def measure_robustness(
         rows: The crops.
         truth: The index of the label of each crop (N,).
         only: The names of the corruptions. Default: all.
-        merge: The new label of each label of the model, see `predict_manifest`.
+        merge: The new label of each label of the model, see `labelled.open_manifest`.
     """
     every = np.ones(len(rows), bool)
     return read_altered(model, rows, only, merge).hits(truth, every)

@@ -3,8 +3,9 @@
 import numpy as np
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.evaluated import predict_manifest
+from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.geometry import Array
+from fer_vit.heads import outputs_of, target_column
 from fer_vit.predict.recognizer import Recognizer
 
 MIN_AGREEMENT_FACES = 100  # an r of fewer faces is too uncertain to be stored with a model
@@ -23,20 +24,18 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
     val = manifest.split("val")
     lines = []
     if any(name in model.outputs for name in val.target_values()):
-        for head, paired in predict_manifest(model, val, "val").heads.items():
+        pairs = predict_manifest(model, val, "val").outputs
+        for head, names in outputs_of([*pairs]).items():
             measured: dict[str, float] = {}
-            stored = settings.r.get(head, {})
-            for index, name in enumerate(paired.names):
-                r = correlate(paired.values[:, index], paired.targets[:, index])
+            for name in names:
+                r = correlate(*pairs[target_column(head, name)])
                 if r is not None:
                     measured[name] = r
-            settings.r = settings.r | {head: {**stored, **measured}}
-            spread = ""
+            settings.r[head] = {**settings.r.get(head, {}), **measured}
+            line = f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}"
             if measured:
-                spread = f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
-            lines.append(
-                f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}{spread}."
-            )
+                line += f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
+            lines.append(f"{line}.")
     return "\n".join(lines)
 
 

@@ -17,9 +17,9 @@ from fer_vit.evaluation.logits import (
     labelled_rows,
     predict_logits,
 )
-from fer_vit.evaluation.scores import score_once
 from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.stats.scores import score_once
 from fer_vit.train.task import log_prior
 
 # The smallest number of faces for the temperature, and for the thresholds. Few faces give extreme

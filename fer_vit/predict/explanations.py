@@ -60,7 +60,7 @@ class Explanations:
             FerVitError: The file has another suffix.
         """
         from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
-        from fer_vit.report.faces import Attributed
+        from fer_vit.report.records import Attributed
 
         face = self.faces[index]
         # `face.label` may be the prediction of another model.

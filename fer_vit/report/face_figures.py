@@ -29,7 +29,7 @@ from fer_vit.report.draw import (
     Attention,
     FaceView,
 )
-from fer_vit.report.faces import Attributed, heat_palette
+from fer_vit.report.records import Attributed, heat_palette
 
 # The most items in a figure, and the smallest movement.
 MAX_BARS = 12  # bars of probabilities

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fer_vit.errors import printable
 from fer_vit.report.draw import expression_colour, probability_text
-from fer_vit.report.faces import data_uri
+from fer_vit.report.records import data_uri
 from fer_vit.texts import json_text
 
 FIRST_SCRIPT = "base.js"  # the script of a folder that the other scripts of the folder use

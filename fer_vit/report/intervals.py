@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from fer_vit.report.estimate import Estimate, estimate_text
 from fer_vit.report.plots import Axis, make_axis
+from fer_vit.stats.estimate import Estimate, estimate_text
 from fer_vit.wording import counted
 
 

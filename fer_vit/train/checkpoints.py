@@ -1,7 +1,4 @@
-"""Writes the checkpoints of a run atomically, keeps the newest one, and resumes from any folder.
-
-Lightning's private names are used here and in `run`, each with its reason.
-"""
+"""Writes the checkpoints of a run atomically, keeps the newest one, and resumes from any folder."""
 
 import io
 import math
@@ -16,7 +13,6 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fer_vit.files import atomic_write, clear_remains_of
 from fer_vit.signals import handle_ending
@@ -67,20 +63,31 @@ def newest_checkpoint(folders: Iterable[Path]) -> Path | None:
     return max(files, key=recency, default=None)
 
 
+class EndedBySignal(SystemExit):
+    """A signal ends a run, after its checkpoint is saved."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(128 + number)
+        self.signal = number
+
+
 class LastCheckpoint(ModelCheckpoint):
     """Saves last.ckpt after each epoch or validation, and at the step at which a signal ends a run.
 
     `save_last` of ModelCheckpoint keeps the newest checkpoint that was among the best. Lightning
     saves nothing on SIGTERM, and its processes wait for each other forever if they receive SIGTERM
-    at different steps.
+    at different steps. Only the folder is that of ModelCheckpoint.
     """
 
     def __init__(self) -> None:
-        super().__init__(filename="last", save_on_exception=True, enable_version_counter=False)
-        self.signal: signal.Signals | None = None  # the signal that ends the run
+        super().__init__(filename="last")
+        self.signal: signal.Signals | None = None  # the signal that this process received
+        self.ends = False  # whether all processes end the run
+        self.complete = False  # whether no gradients are accumulated since the last step
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads nothing: Lightning would delete the predecessor that a checkpoint names."""
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: the callback has no memory."""
+        return {}
 
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -100,7 +107,7 @@ class LastCheckpoint(ModelCheckpoint):
             if callback.monitor and callback.save_top_k == 1:
                 copy_file = trainer.is_global_zero
                 state.update(_resumed_state(state, callback, resumed_folder, copy_file))
-            elif callback is not self:
+            else:
                 state.update(best_model_path="")
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -108,13 +115,12 @@ class LastCheckpoint(ModelCheckpoint):
         if threading.current_thread() is threading.main_thread():
             handle_ending(self._receive)
 
-    def _receive(self, number: signal.Signals) -> None:
-        self.signal = number
-
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over the signals in runs without a sanity check."""
-        super().on_train_start(trainer, pl_module)
         self.on_sanity_check_start(trainer, pl_module)
+
+    def _receive(self, number: signal.Signals) -> None:
+        self.signal = number
 
     def on_train_batch_end(
         self,
@@ -124,54 +130,45 @@ class LastCheckpoint(ModelCheckpoint):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Stops all processes after the same optimiser step.
+        """Saves the step at which any process has received a signal.
 
-        Lightning then raises SIGTERMException at a step from which a run can resume.
-        `_should_accumulate` is private: a checkpoint between accumulated batches would lack their
-        gradients. `_signal_connector` is private: only Lightning's handler sets the flag.
+        Between accumulated batches, a checkpoint would lack their gradients.
         """
-        if not trainer.fit_loop._should_accumulate():
-            self._stop_together(trainer)
+        number = batch_idx + 1
+        is_last = trainer.is_last_batch or number == trainer.num_training_batches
+        self.complete = is_last or number % trainer.accumulate_grad_batches == 0
+        if not self.complete:
+            return
+        self.ends = trainer.strategy.reduce_boolean_decision(self.signal is not None, all=False)
+        if self.ends:
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Saves a validation within an epoch, once `checkpoint` has recorded its score."""
+        # `on_train_epoch_end` saves the last validation of an epoch.
+        within = self.complete and not trainer.is_last_batch
+        if within and trainer.state.fn == "fit":
+            self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Saves the epoch; stops if a signal came in a validation after the last step."""
-        super().on_train_epoch_end(trainer, pl_module)
-        self._stop_together(trainer)
+        """Saves the epoch."""
+        self._save(trainer)
 
-    def _stop_together(self, trainer: L.Trainer) -> None:
-        self._take_over(trainer)
-        stops = trainer.strategy.reduce_boolean_decision(self.signal is not None, all=False)
-        trainer._signal_connector.received_sigterm = stops
+    def _save(self, trainer: L.Trainer) -> None:
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            trainer.save_checkpoint(Path(self.dirpath or "") / "last.ckpt", weights_only=False)
 
-    def _take_over(self, trainer: L.Trainer) -> None:
-        """Stores a SIGTERM that Lightning's handler received earlier."""
-        if trainer._signal_connector.received_sigterm and self.signal is None:
-            self.signal = signal.SIGTERM
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Lets a validation finish after a signal, because Lightning cannot resume a validation.
-
-        The run ends after the next step or epoch.
-        """
-        self._take_over(trainer)
-        trainer._signal_connector.received_sigterm = False
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Saves the step at which a signal stopped the run."""
-        if isinstance(exception, SIGTERMException):
-            super().on_exception(trainer, pl_module, exception)
+        """Ends the run after a signal, once the figures of the saved step are logged."""
+        if self.ends:
+            raise EndedBySignal(self.signal or signal.SIGTERM)
 
-    def _should_skip_saving_checkpoint(self, trainer: L.Trainer) -> bool:
-        # Both names are private: a validation may be between accumulated batches.
-        skips = super()._should_skip_saving_checkpoint(trainer)
-        return skips or trainer.fit_loop._should_accumulate()
-
-    def _should_save_on_train_epoch_end(self, trainer: L.Trainer) -> bool:
-        # The name is private: an epoch without a validation is saved, too. An epoch with a
-        # validation is saved after `checkpoint` has recorded the score.
-        return not trainer.validating or super()._should_save_on_train_epoch_end(trainer)
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Ends the run after a signal that came in the last step or validation of an epoch."""
+        self.ends = trainer.strategy.reduce_boolean_decision(self.signal is not None, all=False)
+        self.on_train_batch_start(trainer, pl_module, None, 0)
 
 
 def _resumed_state(

@@ -14,7 +14,7 @@ from fer_vit.angles import join_directions, values_near
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS
-from fer_vit.measures import measure
+from fer_vit.stats.measures import measure
 from fer_vit.train.outputs import SharedOutputs
 
 # Metrics of the head `expression` that are logged if a face of the split has a label.

@@ -1,7 +1,4 @@
-"""Runs the Trainer: describes the network, and ends a run after a signal or a lost process.
-
-Lightning's private names are used here and in `checkpoints`, each with its reason.
-"""
+"""Runs the Trainer: describes the network, and ends a run after a signal or a lost process."""
 
 import copy
 import signal
@@ -18,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fer_vit.errors import FerVitError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.train.checkpoints import LastCheckpoint, newest_checkpoint
+from fer_vit.train.checkpoints import EndedBySignal, newest_checkpoint
 from fer_vit.train.log import log_once
 from fer_vit.train.module import RegionViTModule
 
@@ -70,10 +67,8 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
         end_children(trainer)
-        # Lightning turns Ctrl-C into a SystemExit.
-        interrupted = isinstance(error.__context__, KeyboardInterrupt)
-        lost = is_lost_process(error)
-        if not (lost or interrupted or isinstance(error, SIGTERMException)):
+        received = ending_signal(error)
+        if received is None and not is_lost_process(error):
             raise
 
         advice = ""
@@ -82,12 +77,11 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
             advice = (
                 f" To resume, run the same command; with `fer-vit fit`, add `--ckpt_path {last}`."
             )
-        if lost:
+        if received is None:
             raise FerVitError(
                 f"Another process of this run died or no longer answers.{advice}"
             ) from error
-        received = signal.SIGINT if interrupted else ending_signal(trainer)
-        name = "Ctrl-C" if interrupted else received.name
+        name = "Ctrl-C" if received == signal.SIGINT else received.name
         log_once(f"Ended by {name}.{advice}")
         sys.exit(128 + received)
 
@@ -101,12 +95,14 @@ def end_children(trainer: L.Trainer) -> None:
         processes.pop().kill()
 
 
-def ending_signal(trainer: L.Trainer) -> signal.Signals:
-    """Returns the signal that has ended a run; SIGTERM if only another process has received it."""
-    for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, LastCheckpoint) and callback.signal is not None:
-            return callback.signal
-    return signal.SIGTERM
+def ending_signal(error: BaseException) -> signal.Signals | None:
+    """Returns the signal that has ended a run, if any."""
+    if isinstance(error, EndedBySignal):
+        return error.signal
+    if isinstance(error, SIGTERMException):  # validate and test
+        return signal.SIGTERM
+    # Lightning turns Ctrl-C into a SystemExit.
+    return signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else None
 
 
 def is_lost_process(error: BaseException) -> bool:

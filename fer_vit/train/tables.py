@@ -11,10 +11,10 @@ from PIL import Image as Pil
 
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import EXPRESSION, HEADS
-from fer_vit.measures import measure
-from fer_vit.report.estimate import NO_RESULT
 from fer_vit.report.score_figures import draw_confusion, outputs_figure
 from fer_vit.report.table import TableWriter, align_columns, share_formats
+from fer_vit.stats.estimate import NO_RESULT
+from fer_vit.stats.measures import measure
 
 OUTPUT = "output"
 FACES = "faces"

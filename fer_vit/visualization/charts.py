@@ -17,7 +17,7 @@ from fer_vit.heads import HEADS, POSE, Head, in_words, output_titles, outputs_of
 from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.faces import round_values
+from fer_vit.report.records import round_values
 
 Json = Any
 # The regions of a movement, by the first word of the movement's name. `drawn_region` selects one.
@@ -55,28 +55,18 @@ class Chart(NamedTuple):
     of_face: Callable[[ReadFace], Json]  # returns the values of a face; None if it has no values
 
 
-def head_outputs(model: Recognizer, head: str) -> list[str]:
-    """Returns the names of a head's outputs; empty if the model has no such head."""
-    return list(model.net.settings.outputs.get(head, ()))
-
-
-def head_bias(model: Recognizer, head: str) -> Array:
-    """Returns the bias (K,) of a head."""
-    layer = cast(AdditiveHead, model.net.heads[head])
-    return layer.bias.detach().double().cpu().numpy()
-
-
 def fixed_head(model: Recognizer, name: str) -> Json:
     """Returns what all faces share in a head's chart: names of outputs, meanings, scale, biases.
 
     Only a head that names its outputs has meanings. Returns None if the model has no such head.
     """
-    outputs = head_outputs(model, name)
+    outputs = list(model.net.settings.outputs.get(name, ()))
     if not outputs:
         return None
     head = HEADS[name]
     regions = model.crop_spec.regions
-    bias = _in_unit(head, head_bias(model, name))
+    layer = cast(AdditiveHead, model.net.heads[name])
+    bias = _in_unit(head, layer.bias.detach().double().cpu().numpy())  # (K,)
     if not is_bounded(head):
         bias = head.middle + bias
     return _about(head) | {

@@ -36,9 +36,9 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.faces import Attributed, Evidence
+from fer_vit.report.records import Attributed, Evidence
 from fer_vit.visualization.charts import FaceTerms, ReadFace, face_charts
-from fer_vit.visualization.people import Shown
+from fer_vit.visualization.timelines import Shown
 
 EXPLAINED_BYTES = 2_000_000_000  # the default memory for faces that are explained together
 VECTORS = 16  # vectors that a block stores for each token

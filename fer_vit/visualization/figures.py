@@ -9,7 +9,7 @@ from typing import Literal
 from fer_vit.heads import MOVEMENTS
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
-from fer_vit.report.faces import Evidence
+from fer_vit.report.records import Evidence
 from fer_vit.visualization.charts import fixed_head
 
 LOGGER = logging.getLogger("fer_vit")

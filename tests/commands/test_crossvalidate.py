@@ -14,8 +14,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.evaluation import inference
-from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
+from fer_vit.evaluation.labelled import Labelled, predict_manifest
+from fer_vit.stats import bootstrap
 from tests.helpers.commands import fails, run
 from tests.helpers.logits import labelled_logits
 
@@ -27,11 +27,11 @@ def whole(
     """The output of an uninterrupted run of two folds, and its results."""
     output = tmp_path_factory.mktemp("whole") / "cv"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "RESAMPLES", 100)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
         results = fer_vit.crossvalidate(
             drawn / "faces.parquet", config=str(config), folds=2, output=output
         )
-    return output, results
+    return output, results.to_dict()
 
 
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
@@ -116,11 +116,11 @@ def test_notes_of_crossvalidate_are_printable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A note lists the labels, here with a control character, if no label has the most votes."""
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
     output, _ = whole
     shutil.copytree(output / "training", tmp_path / "cv" / "training")  # nothing is trained again
 
-    def predict_tied(*arguments: Any) -> EvaluatedFaces:
+    def predict_tied(*arguments: Any) -> Labelled:
         faces = predict_manifest(*arguments)
         labels = [f"{label}\x1b[2J\n" for label in faces.labels]
         return replace(faces, labels=labels, targets=np.full_like(faces.targets, 1 / len(labels)))
@@ -142,7 +142,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
     faces = drawn / "faces.parquet"
     options = {"config": str(config), "folds": 2}
     _, expected = whole
@@ -156,7 +156,7 @@ def test_an_interrupted_run_resumes_with_the_same_scores(
             fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
     caplog.set_level("INFO", "fer_vit")
     results = fer_vit.crossvalidate(faces, output=tmp_path / "cv", **options)
-    assert results["all"] == expected["all"]
+    assert results.to_dict()["all"] == expected["all"]
     resumed = [message for message in caplog.messages if "resumes from" in message]
     assert len(resumed) == 1
     assert "fold0" in resumed[0]

@@ -12,13 +12,15 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
+import fer_vit
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import cards, inference
-from fer_vit.evaluation.evaluated import UnpredictedFaces
-from fer_vit.evaluation.page import EVALUATION_FILES
+from fer_vit.evaluation import cards
+from fer_vit.evaluation.labelled import Labelled
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
+from fer_vit.report.results_page import RESULTS_FILES
+from fer_vit.stats import bootstrap
 from fer_vit.store.folder import save_network
 from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
@@ -32,7 +34,7 @@ MERGE |= dict.fromkeys(("sadness", "anger", "disgust", "fear"))
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_evaluate_reads_a_folder_of_tables(
     whole = run_evaluate(tmp_path / "whole", tables / "p.csv", *truth)
     of_parts = run_evaluate(tmp_path / "parts-results", parts, *truth, "--against", parts)
     assert of_parts["confusion"] == whole["confusion"]
-    assert of_parts["comparison"]["McNemar"]["first"] == 0
+    assert of_parts["comparison"]["only the model is correct"] == 0
     first, second, *_ = files = sorted(parts.glob("part-*"))
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
     assert of_parts["all"]["ambiguous"]["mean"] == pytest.approx(
@@ -121,7 +123,7 @@ def evaluation(
     words = ["--checkpoint", checkpoint, "--by", "source", "age", "--columns", tables / "ages.csv"]
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
-        patch.setattr(inference, "RESAMPLES", 100)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
         run("evaluate", data, *words, "--output", folder / "e")
     return Evaluation(data, printed.getvalue(), folder / "e")
 
@@ -139,7 +141,7 @@ def test_evaluate_scores_the_faces_of_a_manifest(evaluation: Evaluation, checkpo
 
 def test_evaluate_scores_groups_of_the_columns(evaluation: Evaluation) -> None:
     results = evaluation.results
-    assert results["by"]["source"] == {"groups": {}, "few": {"drawn": 26}, "unknown": 0}
+    assert results["by"]["source"] == {"few": {"drawn": 26}, "unknown": 0}
     assert results["by"]["age"]["few"] == {"baby": 1, "old": 12, "young": 13}
     assert results["without near-duplicates"]["accuracy"]["faces"] == results["faces"] - 9
     assert results["by votes"]["7"]["faces"] == 3
@@ -170,7 +172,7 @@ def test_another_split_is_another_result_of_evaluate(
     words = ["--checkpoint", checkpoint, "--split", "test"]
     results = run_evaluate(tmp_path / "t", evaluation.data, *words)
     assert results["split"] == "test"
-    assert {path.name for path in (tmp_path / "t").iterdir()} == set(EVALUATION_FILES)
+    assert {path.name for path in (tmp_path / "t").iterdir()} == set(RESULTS_FILES)
 
 
 def test_evaluate_scores_a_table_beside_labels(
@@ -200,12 +202,33 @@ def test_evaluate_scores_a_table_beside_labels(
     assert re.search(r"\b\d+ more\b", page)
 
 
+def test_evaluate_returns_its_results_in_python(tables: Path, tmp_path: Path) -> None:
+    results = fer_vit.evaluate(
+        tables / "p.csv",
+        labels=tables / "truth.csv",
+        columns=tables / "ages.csv",
+        by=["age"],
+        output=tmp_path / "e",
+    )
+    written = json.loads((tmp_path / "e" / "results.json").read_text())
+    assert results.to_dict() == written
+    accuracy = results.estimate("accuracy")
+    assert accuracy.numbers == written["all"]["accuracy"]
+    sizes = {row.group: row.estimate.n for row in results.select(set="by age", measure="faces")}
+    assert sizes == written["by"]["age"]["few"]
+    results.write(tmp_path / "again")
+    for name in RESULTS_FILES:
+        again = (tmp_path / "again" / name).read_bytes()
+        assert again == (tmp_path / "e" / name).read_bytes()
+
+
 def test_evaluate_describes_a_table_without_labels(tables: Path, tmp_path: Path) -> None:
     results = run_evaluate(
         tmp_path / "e", tables / "p.csv", "--columns", tables / "ages.csv", "--by", "age", "status"
     )
     labels = read_table(tables / "p.csv")["label"].to_pylist()
-    assert results["all"][labels[0]]["mean"] == pytest.approx(labels.count(labels[0]) / len(labels))
+    share = labels.count(labels[0]) / len(labels)
+    assert results["all"][f"share of {labels[0]}"]["mean"] == pytest.approx(share)
     assert list(results["by"]) == ["age", "status"]
     assert "confusion" not in results
     assert "<script" not in (tmp_path / "e" / "index.html").read_text("utf-8")
@@ -241,7 +264,9 @@ def test_evaluate_compares_a_model_with_another_and_itself(
     first = run_evaluate(
         tmp_path / "c", tables / "p.csv", "--labels", data, "--against", tables / "p.csv"
     )
-    assert first["comparison"]["McNemar"] == {"first": 0, "second": 0, "p": 1}
+    compared = first["comparison"]
+    assert compared["only the model is correct"] == compared["only the other is correct"] == 0
+    assert compared["difference"]["accuracy"]["p"] == 1
 
 
 @pytest.mark.parametrize(
@@ -263,7 +288,7 @@ def test_a_wrong_option_ends_before_a_manifest_is_predicted(
     capsys: pytest.CaptureFixture,
 ) -> None:
     predicted = []
-    monkeypatch.setattr(UnpredictedFaces, "predict", predicted.append)
+    monkeypatch.setattr(Labelled, "predict", predicted.append)
     command = ("evaluate", drawn / "faces.parquet", "--checkpoint", checkpoint)
     assert named in fails(capsys, *command, *words, "--output", tmp_path / "new")
     assert predicted == []

@@ -34,7 +34,6 @@ from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources import drawn as drawn_faces
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 from fer_vit.store.average import average_networks
@@ -283,7 +282,7 @@ def test_calibration_stores_the_r_that_evaluate_measures(
     assert "affect (2)" in head_names(tmp_path / "model/config.json")
 
     # another calibration without targets keeps them, an average does not
-    again = Recognizer(load_network(tmp_path / "calibrated"))
+    again = load(tmp_path / "calibrated", "cpu")
     bare = drawn_faces.read(tmp_path / "bare", count=24, size=48)
     write_manifest(tmp_path / "bare.parquet", bare, "drawn")
     assert measure_agreement(again, Manifest.read(tmp_path / "bare.parquet")) == ""

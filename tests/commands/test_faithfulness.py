@@ -14,11 +14,11 @@ from PIL import Image
 from fer_vit import load
 from fer_vit.commands import faithfulness
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.explain.faithfulness import BETTER
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
+from fer_vit.stats.estimate import Estimate
 from fer_vit.store.folder import save_network
 from tests.helpers.commands import CROPS, fails, run
 
@@ -78,8 +78,8 @@ def test_faithfulness_has_a_table_in_markdown(measured: Path) -> None:
 
 
 def test_the_table_of_methods_marks_which_way_is_better() -> None:
-    interval = FaceEstimate(mean=0.5, low=0.25, high=0.75, num_faces=9)
-    unknown = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
+    interval = Estimate(mean=0.5, low=0.25, high=0.75, n=9)
+    unknown = Estimate(mean=None, low=None, high=None, n=0)
     results = dict.fromkeys(BETTER, unknown) | {"deletion": interval}
     table = faithfulness.methods_table({"relevance": results}, random=results).splitlines()
     assert table[0].startswith("| less `random` | pixel deletion, blurred ↓ | pixel insertion, ")
@@ -133,7 +133,7 @@ def test_faces_of_one_photo_are_one_unit() -> None:
     single = faithfulness.average_batches([{"pixels": {"saco": values}}], apart)
     batches = [{"pixels": {"saco": part}} for part in copies.split(16)]
     repeated = faithfulness.average_batches(batches, together)["pixels"]["saco"]
-    expected = replace(single["pixels"]["saco"], num_faces=40)
+    expected = replace(single["pixels"]["saco"], n=40)
     assert asdict(repeated) == pytest.approx(asdict(expected))
 
 

@@ -21,13 +21,13 @@ from fer_vit.commands import finetune as verb
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.exporting.formats import FACE_FILE_NAMES
 from fer_vit.face.crop import MAX_CUT_SIDE
 from fer_vit.face.image import decode_image, encode_png
 from fer_vit.predict.recognizer import load
 from fer_vit.sources.cartoon import draw_face
+from fer_vit.stats import bootstrap
+from fer_vit.stats.estimate import Estimate
 from fer_vit.store.folder import CARD
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.tables.read import read_table
@@ -71,7 +71,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return fit(config, words, **options, **quick)
 
     patch.setattr(recipe, "fit", fit_quickly)
-    patch.setattr(inference, "RESAMPLES", 50)
+    patch.setattr(bootstrap, "RESAMPLES", 50)
 
 
 class Made(NamedTuple):
@@ -276,7 +276,7 @@ def test_a_model_card_is_complete_or_as_before(
 
     card = tmp_path / CARD_FILE
     card.write_text(CARD)
-    score = FaceEstimate(mean=0.5, low=0.4, high=0.6, num_faces=9)
+    score = Estimate(mean=0.5, low=0.4, high=0.6, n=9)
     lines = verb.result_lines({"This model": {"accuracy": score, "UAR": score}})
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", fill_disk)

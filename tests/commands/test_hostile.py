@@ -199,7 +199,7 @@ def test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fer_vit.sources.landmarks.IMAGES_PER_WORKER", 2)
+    monkeypatch.setattr("fer_vit.sources.add_landmarks.IMAGES_PER_WORKER", 2)
     monkeypatch.setitem(DETECTORS, "yunet", KillAt66())
     for width in range(62, 70):
         path = tmp_path / "faces" / "train" / ("sad", "happy")[width % 2] / f"{width}.png"

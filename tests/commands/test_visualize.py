@@ -17,7 +17,7 @@ from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
-from fer_vit.visualization import writer
+from fer_vit.visualization import report
 from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.marks import slow
 from tests.helpers.models import small_model
@@ -153,8 +153,8 @@ def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     (inputs / "c.png").write_bytes(encode_png(faces[0]))
     (inputs / "d.mp4").write_text("no video")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "MIN_FACES", 1)
-        patch.setattr(writer, "SMALL_SIZE", 100)
+        patch.setattr(report, "MIN_FACES", 1)
+        patch.setattr(report, "SMALL_SIZE", 100)
         page = visualize(inputs, checkpoint, folder / "r", *CROPS, "--start", "0.1", "--every", "2")
     return Report(inputs / "a.mp4", folder / "r", page)
 

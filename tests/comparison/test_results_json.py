@@ -3,10 +3,10 @@
 from fer_vit.comparison.kinds import share_kind
 from fer_vit.comparison.results import ContrastTest, ContrastWithoutTest, Outcome
 from fer_vit.comparison.results_json import numbers_json, outcome_json
-from fer_vit.comparison.statistics import Difference, MeansTest, PersonMean
-from fer_vit.report.estimate import plain_estimates
+from fer_vit.stats.estimate import plain_estimates
+from fer_vit.stats.persons import Difference, MeansTest, PersonMean
 
-DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, num_persons=8)
+DIFFERENCE = Difference(mean=0.2, low=0.1, high=0.3, n=8)
 DIFFERENCE_KEYS = {"mean": 0.2, "low": 0.1, "high": 0.3, "persons": 8}
 
 
@@ -36,7 +36,7 @@ def test_numbers_json_of_a_test_of_means() -> None:
 
 
 def test_outcome_json_has_the_reason_of_a_missing_test() -> None:
-    mean = PersonMean(mean=0.5, low=None, high=None, num_persons=2, sd=0.1)
+    mean = PersonMean(0.5, n=2, over="persons", sd=0.1)
     comparison = ContrastWithoutTest("happy", "rest", "film", "few")
     outcome = Outcome(share_kind({}), {"happy": {"rest": mean}}, [comparison])
     cells = {"mean": 0.5, "low": None, "high": None, "persons": 2, "sd": 0.1}

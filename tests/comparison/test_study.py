@@ -13,13 +13,13 @@ from fer_vit.comparison.observations import make_study
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.prose import MAX_NAMES, measure_names, methods, sentences, size_text
 from fer_vit.comparison.results import ContrastTest, compare_kind, compute_results
-from fer_vit.comparison.series import Rest, bin_values
-from fer_vit.comparison.statistics import Difference, MeansTest
 from fer_vit.comparison.study import ConditionCounts, Study, choose_design
 from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.predict.smoothing import RECORDED
+from fer_vit.stats.persons import Difference, MeansTest
+from fer_vit.stats.series import Rest, bin_values
 
 
 def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
@@ -331,6 +331,8 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table = table[table["subject"] < 7].copy()
     happy = (table["condition"] == "film") & (table["subject"] != 3)
     table["label"] = np.where(happy, "happy", "calm")
+    table["p_happy"] = np.where(happy, 0.75, 0.25)
+    table["p_calm"] = 1 - table["p_happy"]
     compared = study(table, tmp_path, baseline="rest")
     (kind,) = [kind for kind in compared.kinds if kind.title == SHARE_TITLE]
     tests = {each.measure: each.test for each in compare_kind(compared, kind).tested}
@@ -521,7 +523,7 @@ def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool
     assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
     assert ("more" in listed) != of_head
 
-    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, num_persons=8))
+    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, n=8))
     comparisons = [ContrastTest(name, "rest", "film", test, p_corrected=1.0) for name in names]
     (line,) = sentences(kind, comparisons)
     assert f"any of the {len(names)} measures" in line
@@ -531,7 +533,7 @@ def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
     sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
     comparisons = []
     for name, (mean, low, high) in sizes.items():
-        test = means_test(Difference(mean, low, high, num_persons=8))
+        test = means_test(Difference(mean, low, high, n=8))
         comparisons.append(ContrastTest(name, "rest", "film", test, p_corrected=0.5))
     assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
 

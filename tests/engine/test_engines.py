@@ -90,7 +90,7 @@ def test_the_engines_of_a_shipped_model_agree_on_photos(
     shutil.unpack_archive(ferplus_zip, tmp_path)
     (folder,) = tmp_path.iterdir()
     run("prepare", "ferplus", folder, tmp_path / "faces.parquet")
-    faces = Manifest.read(tmp_path / "faces.parquet", ["val"]).split("val")
+    faces = Manifest.read(tmp_path / "faces.parquet").split("val")
     rows = np.linspace(0, len(faces) - 1, MANY).astype(int).tolist()
     (crops,) = face_crops(FaceDataset(faces, load(name, "cpu").crop_spec), rows, MANY)
     check_agreement(name, crops)

@@ -7,8 +7,8 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.evaluated import EvaluatedFaces, predict_manifest
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.labelled import Labelled, predict_manifest
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.report.table import TableWriter
@@ -141,7 +141,7 @@ def test_manifests_that_cannot_be_evaluated(
     model = load(checkpoint, "cpu")
     data = encode_png(draw_face("anger", 0, 32)[0])
 
-    def predicted(names: tuple[str, ...], *rows: Row) -> EvaluatedFaces:
+    def predicted(names: tuple[str, ...], *rows: Row) -> Labelled:
         write_manifest(tmp_path / "m.parquet", Reading(names, list(rows)), "drawn")
         return predict_manifest(model, Manifest.read(tmp_path / "m.parquet").split("val"), "val")
 

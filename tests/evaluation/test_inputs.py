@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.evaluated import UnpredictedFaces
-from fer_vit.evaluation.inputs import Conditions, open_faces, predict_faces
+from fer_vit.evaluation.read import Conditions, read_labelled
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -20,8 +19,8 @@ def test_a_split_is_for_manifests_also_if_it_is_the_default_one(tmp_path: Path) 
     table.write_text(TABLE)
     for split in ("val", "test"):
         with pytest.raises(FerVitError, match="split"):
-            open_faces(table, None, None, Conditions(split=split))
-    assert open_faces(table, None, None, Conditions()).paths == ["a.png"]
+            read_labelled(table, None, None, Conditions(split=split))
+    assert read_labelled(table, None, None, Conditions()).paths == ["a.png"]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +42,10 @@ def test_labels_and_columns_are_known_before_a_manifest_is_predicted(
     save_network(net, tmp_path / "model")
     model = str(tmp_path / "model")
 
-    opened = open_faces(drawn / "faces.parquet", model, None, conditions)
-    assert isinstance(opened, UnpredictedFaces)
-    assert opened.has_ambiguous == ("ambiguous" in added)
-    predicted = predict_faces(opened)
+    opened = read_labelled(drawn / "faces.parquet", model, None, conditions)
+    assert not opened.predicted.any()
+    assert {*opened.columns} & {"ambiguous"} == added
+    predicted = opened.predict()
+    assert predicted.predicted.all()
     assert predicted.labels == opened.labels
-    assert {*predicted.columns} == {*opened.columns} | added
+    assert {*predicted.columns} == {*opened.columns}

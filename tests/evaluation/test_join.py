@@ -7,21 +7,21 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import (
     add_columns,
     add_labels,
     align_probabilities,
     describe_groups,
 )
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.evaluation.similar_names import look_alikes
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face
 
 
-def predictions(folder: Path, *names: str) -> EvaluatedFaces:
+def predictions(folder: Path, *names: str) -> Labelled:
     """Predictions in a table: sadness in each photo."""
     rows = [f"{name},ok,0,sadness,0.75,0.75,0.25\n" for name in names]
     (folder / "p.csv").write_text(

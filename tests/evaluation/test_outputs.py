@@ -1,7 +1,6 @@
 """Evaluation of further heads: of a manifest that a model predicts, and of tables with truth."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,27 +14,20 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import inference, outputs, robustness
+from fer_vit.evaluation import altered as altering, robustness, score as scoring
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.evaluated import (
-    EvaluatedFaces,
-    HeadOutputs,
-    pair_outputs,
-    predict_manifest,
-)
-from fer_vit.evaluation.expression import evaluate_faces
-from fer_vit.evaluation.outputs import evaluate_heads, score_head
-from fer_vit.evaluation.results import Evaluation, HeadRobustness
-from fer_vit.evaluation.results_json import evaluation_json
+from fer_vit.evaluation.labelled import Labelled, Pair, pair_outputs, predict_manifest
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.measures import measure
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
+from fer_vit.stats import bootstrap
+from fer_vit.stats.measures import measure, measure_intervals
+from fer_vit.stats.results import Row
 from fer_vit.store.folder import load_network, save_network
 from tests.helpers.commands import fails, run
 
@@ -44,7 +36,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 100)
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 100)
 
 
 @pytest.fixture(scope="module")
@@ -64,39 +56,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_measures_have_intervals_over_persons() -> None:
-    target = RNG.random((90, 2))
-    value = target + RNG.normal(0, 0.2, (90, 2))
-    target[:10, 0] = np.nan
-    units = np.repeat(np.arange(30), 3)
-    measured = score_head("movements", HeadOutputs("movements", ["a", "b"], value, target), units)
-    for column, name in enumerate("ab"):
-        r = measured[name]["r"]
-        assert r.mean == pytest.approx(measure("r", value[:, column], target[:, column]))
-        assert r.low < r.mean < r.high
-        assert r.num_faces == 90 - 10 * (name == "a")
-        assert measured[name]["AUROC"].mean is None
-    single = score_head(
-        "movements", HeadOutputs("movements", ["a", "b"], value, target), np.zeros(90, int)
-    )
-    assert single["a"]["r"].low is None
+    target = RNG.random(90)
+    value = target + RNG.normal(0, 0.2, 90)
+    target[:10] = np.nan
+    names = HEADS["movements"].measures
+    measured = measure_intervals(names, value, target, np.repeat(np.arange(30), 3))
+    assert [*measured] == [*names]
+    r = measured["r"]
+    assert r.mean == pytest.approx(measure("r", value, target))
+    assert r.low < r.mean < r.high
+    assert r.n == 80
+    assert measured["AUROC"].mean is None
+    single = measure_intervals(names, value, target, np.zeros(90, int))
+    assert single["r"].low is None
 
 
-def test_the_targets_of_one_person_have_no_interval() -> None:
-    """Only one of six persons has targets: all resamples are equal, which proves nothing."""
+@pytest.mark.parametrize(("persons", "has_interval"), [(1, False), (5, False), (6, True)])
+def test_the_targets_of_few_persons_have_no_interval(persons: int, has_interval: bool) -> None:
+    """Six persons, of whom some have targets: resamples of one person prove nothing."""
     rng = np.random.default_rng(3)
-    value = rng.random((30, 3))
-    target = rng.random((30, 3))
-    target[5:, 0] = np.nan
-    target[25:, 2] = np.nan  # five persons are too few as well
+    target = rng.random(30)
+    target[5 * persons :] = np.nan
     units = np.repeat(np.arange(6), 5)
-    outputs = HeadOutputs("affect", ["a", "b", "c"], value, target)
-    measured = score_head("affect", outputs, units)
-    assert measured["a"]["CCC"].mean is not None
-    assert measured["a"]["CCC"].num_faces == 5
-    assert (measured["a"]["CCC"].low, measured["a"]["CCC"].high) == (None, None)
-    assert measured["b"]["CCC"].low < measured["b"]["CCC"].high
-    assert measured["c"]["CCC"].num_faces == 25
-    assert (measured["c"]["CCC"].low, measured["c"]["CCC"].high) == (None, None)
+    ccc = measure_intervals(["CCC"], rng.random(30), target, units)["CCC"]
+    assert ccc.mean is not None
+    assert ccc.n == 5 * persons
+    assert (ccc.low is not None) == (ccc.high is not None) == has_interval
 
 
 @pytest.mark.parametrize("agree", [True, False])
@@ -107,9 +92,9 @@ def test_measures_of_a_roll_do_not_depend_on_the_camera(agree: bool) -> None:
     value = rng.normal(0, 10, 60) + target * agree
     for turn in (0, 170, 180):
         turned = [(angle + turn + 180) % 360 - 180 for angle in (value, target)]
-        heads = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})
-        measured = score_head("pose", heads["pose"], np.arange(60))["roll"]
+        roll = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})["roll"]
         for name in ("r", "MAE"):
+            measured = measure_intervals([name], roll.values, roll.targets, np.arange(60))
             assert measured[name].mean == pytest.approx(measure(name, value, target))
 
 
@@ -119,24 +104,15 @@ def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
     faces = predict_manifest(model, rows, "val")
     assert not any(name.startswith("move_") or name == "roll" for name in faces.columns)
     truth = rows.target_values()
-    np.testing.assert_array_equal(faces.heads["affect"].targets[:, 0], truth["valence"])
+    np.testing.assert_array_equal(faces.outputs["valence"].targets, truth["valence"])
 
     dataset = FaceDataset(rows, model.crop_spec)
     batch = collate([dataset[row] for row in range(len(rows))])
     with torch.inference_mode():
         raw = model.net(batch.image.float() / 255, batch.boxes, batch.valid)["pose"]
     turned = [rotation(sample) for sample in batch.to_crop.double().numpy()]
-    pose = faces.heads["pose"]
     roll = HEADS["pose"].step * raw[:, 1].double().numpy() - turned
-    np.testing.assert_allclose(pose.values[:, pose.names.index("roll")], roll, atol=1e-3)
-
-
-def test_faces_without_heads_have_no_groups(folder: Path) -> None:
-    """Each path is a group: the faces were taken once for each."""
-    model = load(folder / "model", "cpu")
-    rows = Manifest.read(folder / "faces.parquet").split("val")
-    faces = replace(predict_manifest(model, rows, "val"), heads={}, columns={})
-    assert evaluate_heads(faces, ["path"]) == {}
+    np.testing.assert_allclose(faces.outputs["roll"].values, roll, atol=1e-3)
 
 
 def evaluate(output: Path, *words: object) -> dict[str, Any]:
@@ -151,10 +127,10 @@ def test_outputs_of_a_manifest_are_scored(folder: Path, tmp_path: Path) -> None:
     assert {head: [*rows] for head, rows in results["heads"].items()} == movements.DRAWN_OUTPUTS
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("train")
-    outputs = predict_manifest(model, rows, "train").heads["affect"]
-    for column, name in enumerate(outputs.names):
+    outputs = predict_manifest(model, rows, "train").outputs
+    for name in ("valence", "arousal"):
         for figure in ("CCC", "RMSE", "sign agreement"):
-            expected = measure(figure, outputs.values[:, column], outputs.targets[:, column])
+            expected = measure(figure, *outputs[name])
             assert results["heads"]["affect"][name][figure]["mean"] == pytest.approx(expected)
     text = (tmp_path / "e" / "results.md").read_text()
     assert "## Movements" in text
@@ -254,7 +230,7 @@ def test_a_head_that_the_model_lacks_is_named(folder: Path, tmp_path: Path) -> N
 def test_groups_and_another_model_are_compared_by_head(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "MIN_GROUP", 5)
+    monkeypatch.setattr(scoring, "MIN_GROUP", 5)
     manifest = write_some(folder, tmp_path / "none.parquet", every=1)
     torch.manual_seed(1)
     net = load_network(folder / "model")
@@ -267,25 +243,23 @@ def test_groups_and_another_model_are_compared_by_head(
 
     rows = Manifest.read(manifest).split("train")
     first, second = (
-        predict_manifest(load(path, "cpu"), rows, "train").heads["movements"]
+        predict_manifest(load(path, "cpu"), rows, "train").outputs["move_mouthOpen"]
         for path in (folder / "model", tmp_path / "other")
     )
     group = np.array(rows.column("group"))
-    place = first.names.index("mouthOpen")
-    value = first.values[:, place]
-    truth = first.targets[:, place]
+    value, truth = first
     for name, head in results["heads by"]["group"]["movements"].items():
         r = measure("r", value[group == name], truth[group == name])
         assert head["mouthOpen"]["r"]["mean"] == pytest.approx(r)
 
     compared = results["heads compared"]["movements"]["mouthOpen"]
-    errors = np.abs(value - truth), np.abs(second.values[:, place] - truth)
+    errors = np.abs(value - truth), np.abs(second.values - truth)
     assert compared["error"]["mean"] == pytest.approx(errors[0].mean())
-    assert compared["other"]["mean"] == pytest.approx(errors[1].mean())
+    assert compared["the other's error"]["mean"] == pytest.approx(errors[1].mean())
     difference = compared["difference"]
     assert difference["mean"] == pytest.approx(errors[0].mean() - errors[1].mean())
     assert difference["low"] < difference["mean"] < difference["high"]
-    p = [row["p"] for row in results["heads compared"]["movements"].values()]
+    p = [row["difference"]["p"] for row in results["heads compared"]["movements"].values()]
     assert all(0 <= value <= 1 for value in p)
     text = (tmp_path / "e" / "results.md").read_text()
     assert "## Movements by group" in text
@@ -303,11 +277,12 @@ class AlteredOutputs(NamedTuple):
     target: np.ndarray  # (N, 2); a third of the second output has none
     clean: np.ndarray  # (1, N, 2)
     turned: np.ndarray  # (2, N, 2)
-    evaluation: Evaluation
+    rows: list[Row]
 
-    @property
-    def scored(self) -> HeadRobustness:
-        return self.evaluation.heads["movements"].robustness
+    def row(self, group: str, measure: str) -> Row:
+        """Returns the row of an alteration."""
+        (row,) = [row for row in self.rows if (row.group, row.measure) == (group, measure)]
+        return row
 
     def errors(self, values: np.ndarray) -> np.ndarray:
         """Returns the mean error of each face (N,) over variants, and outputs with a target."""
@@ -336,7 +311,7 @@ def altered() -> AlteredOutputs:
         ["move_b", "yaw", "move_a"],
         {name: alter(clean[..., [1, 1, 0]], every) for name in first.readings},
     )
-    faces = EvaluatedFaces(
+    faces = Labelled(
         labels=["x", "y"],
         paths=np.array([f"{row}.png" for row in range(60)], object),
         probabilities=np.full((60, 2), 0.5),
@@ -345,32 +320,20 @@ def altered() -> AlteredOutputs:
         columns={},
         rows=np.arange(60),
         picture=Path,
-        heads={"movements": HeadOutputs("movements", ["a", "b"], views, target)},
+        outputs={
+            "move_a": Pair(views[:, 0], target[:, 0]),
+            "move_b": Pair(views[:, 1], target[:, 1]),
+        },
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "RESAMPLES", 100)
-        evaluation = replace(evaluate_faces(faces), heads=evaluate_heads(faces))
-        evaluation = score_altered(evaluation, faces, first, second)
-    return AlteredOutputs(target, clean, turned, evaluation)
+        patch.setattr(bootstrap, "RESAMPLES", 100)
+        patch.setattr(altering, "read_images", lambda read, _: read.images)
+        rows = score_altered(replace(faces, images=first), replace(faces, images=second))
+    return AlteredOutputs(target, clean, turned, rows)
 
 
 def test_altered_faces_without_labels_are_scored_by_head_alone(altered: AlteredOutputs) -> None:
-    assert altered.evaluation.robustness == {}
-    assert "heads robustness" in evaluation_json(altered.evaluation)
-
-
-def test_altered_faces_have_the_mean_correlation_of_both_variants(
-    altered: AlteredOutputs,
-) -> None:
-    outputs = altered.scored.outputs
-    for column, name in enumerate("ab"):
-        r = [
-            measure("r", variant[:, column], altered.target[:, column])
-            for variant in altered.turned
-        ]
-        assert outputs["turned"][name]["r"].mean == pytest.approx(np.mean(r))
-    assert [outputs["turned"][name]["r"].num_faces for name in "ab"] == [60, 40]
-    assert [outputs[MOST_TURNED][name]["r"].num_faces for name in "ab"] == [7, 0]
+    assert {row.part for row in altered.rows} == {"movements"}
 
 
 def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
@@ -378,22 +341,25 @@ def test_altered_faces_have_the_mean_error_of_outputs_with_a_target(
 ) -> None:
     error = altered.errors(altered.turned)
     before = altered.errors(altered.clean)
-    row = altered.scored.errors["turned"]
-    assert row.estimate.num_faces == 60
-    assert row.estimate.mean == pytest.approx(error.mean())
-    assert row.change.mean == pytest.approx((error - before).mean())
-    assert row.change.low < row.change.mean < row.change.high
-    assert altered.scored.errors[MOST_TURNED].estimate.num_faces == 7
+    mean = altered.row("turned", "error").estimate
+    assert mean.n == 60
+    assert mean.mean == pytest.approx(error.mean())
+    change = altered.row("turned", "difference").estimate
+    assert change.mean == pytest.approx((error - before).mean())
+    assert change.low < change.mean < change.high
+    assert altered.row(MOST_TURNED, "error").estimate.n == 7
+    assert altered.row(MOST_TURNED, "faces").estimate.n == 7
 
 
 def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutputs) -> None:
     error = altered.errors(altered.turned)
     of_second = altered.errors(altered.clean)  # the outputs of unaltered images
-    row = altered.scored.errors["turned"]
-    assert row.other_model.mean.mean == pytest.approx(of_second.mean())
-    assert row.other_model.difference.mean == pytest.approx((error - of_second).mean())
-    assert row.other_model.p < 0.01
-    assert altered.scored.errors[UNALTERED].other_model.p == 1
+    other = altered.row("turned", "the other model").estimate
+    assert other.mean == pytest.approx(of_second.mean())
+    difference = altered.row("turned", "difference from it")
+    assert difference.estimate.mean == pytest.approx((error - of_second).mean())
+    assert difference.p < 0.01
+    assert altered.row(UNALTERED, "difference from it").p == 1
 
 
 @pytest.mark.slow
@@ -408,17 +374,15 @@ def test_robustness_serves_every_head(
     conditions = results["robustness"]
     assert conditions[UNALTERED]["faces"] == results["faces"] < faces
     assert [*results["heads robustness"]] == [*movements.DRAWN_OUTPUTS]
-    for head, altered in results["heads robustness"].items():
-        assert [*altered["errors"]] == [*altered["outputs"]] == [*conditions]
-        for name, row in altered["errors"].items():
+    for altered in results["heads robustness"].values():
+        assert [*altered] == [*conditions]
+        for name, row in altered.items():
             assert row["error"]["mean"] > 0
             assert row["difference from it"]["mean"] == 0
-            assert [*altered["outputs"][name]] == movements.DRAWN_OUTPUTS[head]
             if name != MOST_TURNED:
                 assert row["faces"] == faces
     text = (tmp_path / "e" / "results.md").read_text()
     assert f"## {HEADS['pose'].title}: robustness" in text
-    assert re.search(rf"### {HEADS['affect'].title} .*: CCC\n", text)
 
 
 def test_altered_images_need_labels_or_targets(
@@ -441,6 +405,6 @@ def test_tables_of_two_models_are_compared_by_head(tmp_path: Path) -> None:
     results = evaluate(tmp_path / "e", table, "--labels", truth, "--against", second_table)
     compared = results["heads compared"]["movements"]["jawOpen"]
     assert compared["difference"]["mean"] == 0
-    assert compared["p"] == 1
+    assert compared["difference"]["p"] == 1
     error = np.abs(values[:, 0] - np.arange(40) / 40).mean()
     assert compared["error"]["mean"] == pytest.approx(error)

@@ -16,10 +16,9 @@ import pytest
 
 from fer_vit.comparison.observations import note_several
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.evaluated import EvaluatedFaces
 from fer_vit.evaluation.join import add_labels
-from fer_vit.evaluation.predictions import (
-    find_uncertain,
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.read import (
     leave_out_uncertain,
     read_predictions,
 )
@@ -59,7 +58,7 @@ def save_workbook(path: Path, rows: Sequence[Row]) -> None:
     book.save(path)
 
 
-def same(first: EvaluatedFaces, second: EvaluatedFaces) -> bool:
+def same(first: Labelled, second: Labelled) -> bool:
     assert first.columns.keys() == second.columns.keys()
     equal = [(first.columns[name] == second.columns[name]).all() for name in first.columns]
     order = [second.labels.index(label) for label in first.labels]
@@ -286,11 +285,13 @@ def test_rows_without_a_face_are_counted(tmp_path: Path) -> None:
     assert "1 damaged" in note
 
 
-def test_labels_that_people_changed_are_reported(tmp_path: Path) -> None:
-    rows = [photo(f"{index}.png", label="anger") for index in range(3)]
-    rows.append(photo("x.png", 0.5, label="anger"))
-    (note,) = read_predictions(write(tmp_path / "t.csv", rows)).notes
-    assert "3 of 4" in note
+def test_labels_that_people_changed_are_refused(tmp_path: Path) -> None:
+    given = [("a.png", 0.75, "happiness"), ("b.png", 0.75, "anger"), ("c.png", 0.5, "anger")]
+    rows = [photo(path, share, label=label) for path, share, label in given]
+    with pytest.raises(TableError, match=r"row 2 .*most probable expression in `label`"):
+        read_predictions(write(tmp_path / "t.csv", rows))
+    del rows[1]  # the label of the other row has the same probability as the other expression
+    assert len(read_predictions(write(tmp_path / "t.csv", rows)).paths) == 2
 
 
 def test_missing_words_of_users_are_counted(tmp_path: Path) -> None:
@@ -355,7 +356,8 @@ def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path
                 "label": "neutral",
                 "confidence": 0.9,
             }
-            rows.append(row | shares | {"score": score})
+            warning = "small face; uncertain face" if 0 < score < 0.8 else None
+            rows.append(row | shares | {"score": score, "warning": warning})
     faces = read_predictions(write(tmp_path / "faces.csv", rows))
     assert any("2 of 5 faces are uncertain" in note for note in faces.notes)
     kept = leave_out_uncertain(faces)
@@ -369,30 +371,10 @@ def test_an_uncertain_face_beside_a_certain_one_is_left_out_and_counted(tmp_path
     assert leave_out_uncertain(kept) is kept
 
 
-def test_faces_of_an_unknown_detector_are_uncertain_by_their_warning_alone(
-    tmp_path: Path,
-) -> None:
-    cases = [
-        ("yunet", None, True),
-        (None, None, True),  # a table of 0.1
-        ("Mine", None, False),
-        ("Mine", "small face", False),
-        ("Mine", "small face; uncertain face", True),
-        ("landmarks", None, False),
-    ]
-    rows = []
-    for number, (detector, warning, _) in enumerate(cases):
-        rows.append(photo(f"{number}.png", score=0.75, detector=detector, warning=warning))
-    faces = read_predictions(write(tmp_path / "t.csv", rows))
-    assert find_uncertain(faces.columns).tolist() == [expected for *_, expected in cases]
-
-
-def test_uncertain_faces_of_videos_and_old_tables_stay(tmp_path: Path) -> None:
-    rows = [row | {"score": 0.75 if row["frame"] % 2 else 0.9} for row in rows_of()]
+def test_uncertain_faces_of_videos_stay(tmp_path: Path) -> None:
+    rows = [row | {"warning": "uncertain face" if row["frame"] % 2 else ""} for row in rows_of()]
     faces = read_predictions(write(tmp_path / "clips.csv", rows), videos=True)
     assert leave_out_uncertain(faces) is faces
-    old = read_predictions(write(tmp_path / "old.csv", rows_of()), videos=True)
-    assert leave_out_uncertain(old) is old
 
 
 def without_frame_numbers(rows: list[Row]) -> list[Row]:
@@ -403,39 +385,13 @@ def without_frame_numbers(rows: list[Row]) -> list[Row]:
 
 def test_frames_of_videos_are_known_by_their_seconds_as_well(tmp_path: Path) -> None:
     rows = without_frame_numbers(rows_of())
-    rows = [row | {"score": 0.75 if row["seconds"] else 0.9} for row in rows]
+    rows = [row | {"warning": "uncertain face" if row["seconds"] else ""} for row in rows]
     table = write(tmp_path / "clips.csv", rows)
     faces = read_predictions(table, videos=True)
     assert leave_out_uncertain(faces) is faces
     assert note_several(faces, "subject") == []
     with pytest.raises(TableError, match="frames of videos"):
         read_predictions(table)
-
-
-@pytest.mark.parametrize("spell", ["/data/{}", "D:\\Data\\{}", "V/{}"])
-def test_equal_rows_of_a_file_under_two_paths_are_counted(spell: str, tmp_path: Path) -> None:
-    rows = rows_of()
-    copies = [row | {"path": spell.format(row["path"])} for row in rows]
-    (note,) = read_predictions(write(tmp_path / "t.csv", rows + copies), videos=True).notes
-    assert "2 photos or clips have the same rows" in note
-
-    # files without any face
-    empty = dict.fromkeys(("frame", "seconds", "track", "face", "confidence"))
-    empty |= {name: None for name in rows[0] if name.startswith(("p_", "smoothed_", "label"))}
-    faceless = [rows[0] | empty, copies[0] | empty]
-    (note,) = read_predictions(write(tmp_path / "t.csv", faceless)).notes
-    assert "2 of 2 rows have no face" in note
-
-    # another file of the same name
-    copies[0] |= {"p_neutral": 0.8, "p_happiness": 0.13}
-    copies[-1] |= {"frame": 9, "seconds": 9 / 5}
-    assert read_predictions(write(tmp_path / "t.csv", rows + copies), videos=True).notes == ()
-
-
-def test_faces_without_a_label_are_counted(tmp_path: Path) -> None:
-    rows = [photo(f"{index}.png", label=label) for index, label in enumerate(["happiness", "NA"])]
-    (note,) = read_predictions(write(tmp_path / "t.csv", rows)).notes
-    assert "1 of 2 faces have no `label`" in note
 
 
 @pytest.mark.parametrize("spell", ["./v/{}", "v//{}", "v\\{}", " v/{}", "./v/./{}"])

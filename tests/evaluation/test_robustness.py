@@ -11,7 +11,7 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.evaluation import robustness as module
-from fer_vit.evaluation.altered import summarize_robustness
+from fer_vit.evaluation.altered import altered_rows
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED
 from fer_vit.face.crop import CropSpec, cover_regions
 from fer_vit.face.detectors import LandmarksOnly
@@ -22,6 +22,7 @@ from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import merge_names
 from fer_vit.sources.cartoon import draw_face
+from fer_vit.stats import results
 
 IMAGE, LANDMARKS = draw_face("happiness", 3, 96)
 
@@ -106,16 +107,22 @@ def test_values_of_turned_images_are_turned_back() -> None:
     np.testing.assert_array_equal(turned, values - [0, 15, 0, 0])
 
 
+def by_name(rows: list[results.Row]) -> dict[tuple[str, str], results.Row]:
+    """The rows by alteration and measure."""
+    return {(row.group, row.measure): row for row in rows}
+
+
 def test_results_are_paired_with_the_unaltered_faces() -> None:
     rng = np.random.default_rng(0)
     clean = (rng.random(400) < 0.9).astype(float)
     hard = np.where(np.arange(400) < 40, 0.0, clean)  # the same faces, a tenth of them lost
     few = np.where(np.arange(400) < 50, clean, np.nan)
-    summary = summarize_robustness({UNALTERED: clean, "covered": hard, MOST_TURNED: few})
-    assert summary[MOST_TURNED].estimate.num_faces == 50
-    assert summary[MOST_TURNED].change is None
-    assert summary["covered"].estimate.mean == pytest.approx(hard.mean())
-    difference = summary["covered"].change
+    values = {UNALTERED: clean, "covered": hard, MOST_TURNED: few}
+    summary = by_name(altered_rows("expression", "accuracy", values))
+    assert summary[MOST_TURNED, "accuracy"].estimate.n == 50
+    assert (MOST_TURNED, "difference") not in summary
+    assert summary["covered", "accuracy"].estimate.mean == pytest.approx(hard.mean())
+    difference = summary["covered", "difference"].estimate
     assert difference.mean == pytest.approx((hard - clean).mean())
     width = 2 * 1.96 * (hard - clean).std() / 20
     assert difference.high - difference.low == pytest.approx(width, rel=0.1)
@@ -126,12 +133,13 @@ def test_robustness_is_paired_with_the_other_model() -> None:
     clean = (rng.random(400) < 0.9).astype(float)
     worse = np.where(np.arange(400) < 9, 0.0, clean)
     hits = {UNALTERED: clean, "covered": worse}
-    results = summarize_robustness(hits, others={UNALTERED: clean, "covered": clean})
-    assert results[UNALTERED].other_model.difference.mean == 0
-    assert results[UNALTERED].other_model.p == 1
-    covered = results["covered"].other_model
-    assert covered.mean.mean == pytest.approx(clean.mean())
-    assert covered.difference.mean == pytest.approx((worse - clean).mean())
+    others = {UNALTERED: clean, "covered": clean}
+    compared = by_name(altered_rows("expression", "accuracy", hits, others=others))
+    assert compared[UNALTERED, "difference from it"].estimate.mean == 0
+    assert compared[UNALTERED, "difference from it"].p == 1
+    assert compared["covered", "the other model"].estimate.mean == pytest.approx(clean.mean())
+    covered = compared["covered", "difference from it"]
+    assert covered.estimate.mean == pytest.approx((worse - clean).mean())
     lost = int((worse != clean).sum())
     sign_test = scipy.stats.binomtest(lost, lost).pvalue
     t_test = scipy.stats.ttest_rel(worse, clean).pvalue

@@ -1,11 +1,13 @@
 import json
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pingouin as pg
 import pytest
 import torch
@@ -20,42 +22,38 @@ from sklearn.metrics import (
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation import inference
-from fer_vit.evaluation.evaluated import EvaluatedFaces, HeadOutputs
-from fer_vit.evaluation.expression import compare_labels, compare_models, evaluate_faces
-from fer_vit.evaluation.groups import (
-    MIN_GROUP,
-    compare_groups,
-    describe_results,
-    difference_error,
-    group_tests,
-)
-from fer_vit.evaluation.inference import (
+from fer_vit.evaluation.labelled import Labelled, Pair
+from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.score import score
+from fer_vit.evaluation.sets import MIN_GROUP
+from fer_vit.faces import as_objects
+from fer_vit.stats import bootstrap as drawing
+from fer_vit.stats.bootstrap import (
     MIN_UNITS,
     RESAMPLES,
     Scale,
-    holm,
-    interval_of_test,
     mean_intervals,
-    paired_p,
     resample_sums,
-    standard_error,
-    t_p,
 )
-from fer_vit.evaluation.outputs import score_head
-from fer_vit.evaluation.results import FaceEstimate, HeadResults, ModelComparison
-from fer_vit.evaluation.results_json import evaluation_json, grouping_json
-from fer_vit.evaluation.scores import (
-    AGREEMENTS,
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.measures import measure_intervals
+from fer_vit.stats.scores import (
+    SCORES,
     confusion_matrix,
     contributions,
     score_faces,
     suspect_labels,
 )
-from fer_vit.evaluation.sections import evaluation_sections, group_section, worst_lines
-from fer_vit.evaluation.writer import write_results
-from fer_vit.faces import as_objects
-from fer_vit.report.estimate import Estimate
+from fer_vit.stats.tests import (
+    difference_error,
+    group_tests,
+    holm,
+    interval_of_test,
+    mcnemar,
+    paired_p,
+    standard_error,
+    t_p,
+)
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -150,9 +148,9 @@ def test_a_group_of_unanimous_votes_has_votes() -> None:
     assert votes["agreement of two annotators"].mean == 1
     made = faces(np.ones(60, bool), half=["a"] * 30 + ["b"] * 30)
     made.targets[30:] = [0.75, 0.25]
-    groups = evaluate_faces(made, by=["half"]).by["half"].groups
-    assert groups["a"].scores["agreement of two annotators"].mean == 1
-    assert groups["b"].scores["agreement of two annotators"].mean < 1
+    groups = by_group(made, "half")
+    assert groups["a"]["agreement of two annotators"]["mean"] == 1
+    assert groups["b"]["agreement of two annotators"]["mean"] < 1
 
 
 def test_intervals_are_those_of_a_slow_bootstrap() -> None:
@@ -177,9 +175,9 @@ def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool)
     scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
         of_rarest = scores["recall of b"]
-        assert of_rarest.num_faces == 2
+        assert of_rarest.n == 2
         assert (scores[name].low, scores[name].high) == (of_rarest.low, of_rarest.high)
-        assert scores[name].num_faces == 502
+        assert scores[name].n == 502
     width = scores["accuracy"].high - scores["accuracy"].low
     assert width < 0.01 < scores["UAR"].high - scores["UAR"].low
 
@@ -225,7 +223,7 @@ def test_the_difference_of_two_models_is_paired() -> None:
     fewest = int(shares.sum(0).min())  # faces in the rarest class
     unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
     assert same["UAR"].mean == 0
-    assert same["UAR"].num_faces == 400
+    assert same["UAR"].n == 400
     assert same["UAR"].high == pytest.approx(unseen)
     assert same["UAR"].low == pytest.approx(-unseen)
     of_first, of_second = (
@@ -257,7 +255,7 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
     shares = np.eye(2)[[0] * 6 + [1] * 10]
     guess = np.array([0] * 6 + [1] * 9 + [0])
     scores = score_faces(np.eye(2)[guess] * 0.8 + 0.1, shares, ("a", "b"))
-    assert [scores[f"recall of {label}"].num_faces for label in "ab"] == [6, 10]
+    assert [scores[f"recall of {label}"].n for label in "ab"] == [6, 10]
     assert scores["recall of a"].low == pytest.approx(
         binomtest(6, 6).proportion_ci(method="exact").low
     )
@@ -276,7 +274,7 @@ def test_one_persons_faces_of_a_class_have_no_interval() -> None:
     for result, of_calm in ((scores, 0.75), (apart, -0.25)):
         assert result["recall of calm"].mean == of_calm
         assert result["recall of calm"].low is not None
-    assert scores["recall of bored"] == FaceEstimate(0.75, None, None, num_faces=8)
+    assert scores["recall of bored"] == Estimate(0.75, None, None, n=8)
     assert apart["recall of bored"].mean == 0.75
     assert apart["recall of bored"].low is None
     perfect = score_faces(shares, shares, ("calm", "bored"), persons)
@@ -304,7 +302,7 @@ def test_means_and_intervals_are_those_of_scipy() -> None:
             rng=0,
         ).confidence_interval
         error = column.std() / len(column) ** 0.5
-        assert interval.num_faces == len(column)
+        assert interval.n == len(column)
         assert interval.mean == pytest.approx(column.mean())
         assert interval.low == pytest.approx(expected.low, abs=0.1 * error)
         assert interval.high == pytest.approx(expected.high, abs=0.1 * error)
@@ -345,9 +343,9 @@ def test_errors_of_outputs_have_one_interval_with_and_without_another_model() ->
     values = rng.normal(size=(100, 1))
     targets = np.where(np.arange(100)[:, None] < 9, rng.normal(size=(100, 1)), np.nan)
     units = np.arange(100)
-    error = score_head("movements", HeadOutputs("movements", ["a"], values, targets), units)
+    error = measure_intervals(["MAE"], values[:, 0], targets[:, 0], units)["MAE"]
     (expected,) = mean_intervals(np.abs(values - targets), units)
-    assert asdict(error["a"]["MAE"]) == pytest.approx(asdict(expected))
+    assert error.numbers == pytest.approx(expected.numbers)
 
 
 def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
@@ -364,10 +362,10 @@ def test_a_recall_has_the_interval_of_the_faces_of_its_label() -> None:
 
 def test_one_face_has_no_interval_and_none_no_mean() -> None:
     single, none = mean_intervals(np.array([[0.25, np.nan]]))
-    assert single == FaceEstimate(0.25, None, None, num_faces=1)
-    assert none == FaceEstimate(None, None, None, num_faces=0)
+    assert single == Estimate(0.25, None, None, n=1)
+    assert none == Estimate(None, None, None, n=0)
     (equal,) = mean_intervals(np.full((6, 1), 0.5))
-    assert equal == FaceEstimate(0.5, 0.5, 0.5, num_faces=6)
+    assert equal == Estimate(0.5, 0.5, 0.5, n=6)
     assert mean_intervals(np.empty((0, 1)))[0].mean is None
 
 
@@ -392,14 +390,14 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int, tmp_path:
     unit = np.repeat(np.arange(persons), 8)
     for minus in (None, np.roll(probabilities, 1, 1)):
         results = score_faces(probabilities, shares, LABELS, unit, minus, votes=True)
-        for name in ("accuracy", "macro F1", "UAR", "cross-entropy", *AGREEMENTS):
+        for name in {*SCORES} - {"calibration error"}:
             assert results[name].mean is not None
             assert (results[name].low is None) == (persons < MIN_UNITS), name
 
     # a line reports few persons
     right = np.arange(8 * persons) % 3 > 0
     made = faces(right, person=[str(person) for person in unit])
-    text = write_results(tmp_path / "out", {}, evaluate_faces(made, []), made)
+    text = score(made).write(tmp_path / "out")
     assert (f"Here there are {persons}." in text) == (persons < MIN_UNITS)
     assert ("somewhat too narrow" in text) == (persons >= MIN_UNITS)
 
@@ -456,14 +454,13 @@ def test_interval_and_p_of_two_models_agree() -> None:
         first = np.repeat([True, False, True], [only_first, only_second, both])
         second = np.repeat([False, True, True], [only_first, only_second, both])
         for of_person in (1, 2):
-            persons = [f"p{index // of_person}" for index in rng.permutation(len(first))]
-            comparison = compare_correct(first, second, person=persons)
-            difference = comparison.differences["accuracy"]
+            persons = rng.permutation(len(first)) // of_person
+            difference, _, _, p = mcnemar(first, second, persons)
             if difference.low is None:
                 assert len(set(persons)) < MIN_UNITS
                 continue
-            assert (difference.low <= 0 <= difference.high) == (comparison.p >= 0.05)
-            significant += comparison.p < 0.05
+            assert (difference.low <= 0 <= difference.high) == (p >= 0.05)
+            significant += p < 0.05
     assert significant > 10
 
 
@@ -523,28 +520,28 @@ def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
     right[60::34] = False
     groups = np.where(np.arange(1060) < 60, "perfect", "other").tolist()
     persons = np.repeat(np.arange(530), 2).tolist()
-    compared = compare_groups(faces(right, group=groups, person=persons), "group").groups
+    compared = by_group(faces(right, group=groups, person=persons), "group")
     misses = int((~right).sum())
     fisher = fisher_exact([[60, 0], [1000 - misses, misses]]).pvalue
-    assert compared["perfect"].test.p >= fisher
-    assert compared["other"].test.p >= fisher
+    assert compared["perfect"]["difference"]["p"] >= fisher
+    assert compared["other"]["difference"]["p"] >= fisher
 
-    difference = compared["perfect"].test.difference
+    difference = compared["perfect"]["difference"]
     inside = binomtest(30, 30).proportion_ci(method="exact")  # 30 persons
     (outside,) = mean_intervals(right[60:, None], np.repeat(np.arange(500), 2))
     below = np.hypot(1 - inside.low, outside.high - outside.mean)
-    assert difference.mean == pytest.approx(misses / 1000)
-    assert difference.low == pytest.approx(misses / 1000 - below, abs=1e-3)
-    assert difference.low < 0 < difference.high
+    assert difference["mean"] == pytest.approx(misses / 1000)
+    assert difference["low"] == pytest.approx(misses / 1000 - below, abs=1e-3)
+    assert difference["low"] < 0 < difference["high"]
 
 
 def test_few_persons_have_an_interval_where_all_answers_are_right(tmp_path: Path) -> None:
     made = faces(np.ones(10, bool), person=["a"] * 5 + ["b"] * 5)
-    results = evaluate_faces(made, [])
-    accuracy = results.scores["accuracy"]
+    results = score(made)
+    accuracy = results.estimate("accuracy")
     assert accuracy.mean == accuracy.high == 1
     assert 0 < accuracy.low < 1
-    text = write_results(tmp_path / "out", {}, results, made)
+    text = results.write(tmp_path / "out")
     assert "Here there are 2." in text
     assert "no intervals" not in text
 
@@ -555,11 +552,11 @@ def test_a_group_without_exceptions_has_no_p_without_an_interval(share: int) -> 
     right = np.full(40, bool(share))
     right[20::2] = not share
     made = faces(right, person=np.repeat(np.arange(8), 5).tolist())
-    group = (np.arange(40) < 20).astype(float)
-    differences, p_values = group_tests(made, np.column_stack([group, 1 - group]))
+    group = np.arange(40) < 20
+    tests = group_tests(made.correct, [group, ~group], made.units)
     assert fisher_exact([[20, 0], [10, 10]]).pvalue < 0.001
-    assert p_values == [1, 1]
-    for difference in differences:
+    assert [p for _, p in tests] == [1, 1]
+    for difference, _ in tests:
         assert difference.mean is not None
         assert difference.low is None
 
@@ -580,19 +577,19 @@ def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
 
 def test_votes_may_be_numbers_of_any_size() -> None:
     cells = [10.0, 12, "8.0", 7, " 15", None, "many", 6.5]
-    by_votes = compare_labels(faces(np.ones(8, bool), label_votes=cells)).by_votes
-    assert {name: group.num_faces for name, group in by_votes.items()} == {
+    by_votes = score(faces(np.ones(8, bool), label_votes=cells)).to_dict()["by votes"]
+    assert {name: group["faces"] for name, group in by_votes.items()} == {
         "10 or more": 3,
         "8": 1,
         "7": 1,
     }
 
 
-def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> EvaluatedFaces:
+def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object]) -> Labelled:
     """Faces of two classes that a model is right about or not, all of class 0."""
     count = len(right)
     targets = np.tile([1.0, 0.0], (count, 1))
-    return EvaluatedFaces(
+    return Labelled(
         labels=["a", "b"],
         paths=as_objects([f"{row}.png" for row in range(count)]),
         probabilities=np.where(right[:, None], [0.8, 0.2], [0.3, 0.7]),
@@ -604,35 +601,39 @@ def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object])
     )
 
 
+def by_group(made: Labelled, column: str) -> dict[str, Any]:
+    """The results of the groups of a column."""
+    return score(made, [column]).to_dict()["by"][column].get("groups", {})
+
+
 def test_groups_are_compared_with_all_others() -> None:
     rng = np.random.default_rng(0)
     age = np.repeat(["old", "young", "middle"], [100, 200, 150])
     right = rng.random(450) < np.where(age == "old", 0.6, 0.9)
-    comparison = compare_groups(faces(right, age=[*age[:-3], None, "baby", ""]), "age")
-    assert list(comparison.groups) == ["middle", "old", "young"]
-    assert comparison.small_groups == {"baby": 1}
-    assert comparison.num_unknown == 2
+    made = faces(right, age=[*age[:-3], None, "baby", ""])
+    comparison = score(made, ["age"]).to_dict()["by"]["age"]
+    groups = comparison["groups"]
+    assert list(groups) == ["middle", "old", "young"]
+    assert comparison["few"] == {"baby": 1}
+    assert comparison["unknown"] == 2
     old = right[:100]
-    assert comparison.groups["old"].num_faces == 100
-    assert comparison.groups["old"].scores["accuracy"].mean == pytest.approx(old.mean())
+    assert groups["old"]["faces"] == 100
+    assert groups["old"]["accuracy"]["mean"] == pytest.approx(old.mean())
     others = np.append(right[100:447], right[448])
-    difference = comparison.groups["old"].test.difference
-    assert difference.mean == pytest.approx(old.mean() - others.mean())
+    assert groups["old"]["difference"]["mean"] == pytest.approx(old.mean() - others.mean())
     p = []
-    for name in ("middle", "old", "young"):
+    for name in groups:
         inside = np.append(age[:447] == name, False)
         part = np.append(right[:447], right[448])
         cells = [[(part & side).sum(), (~part & side).sum()] for side in (inside, ~inside)]
         p.append(fisher_exact(cells).pvalue)
-    assert [comparison.groups[name].test.p for name in ("middle", "old", "young")] == pytest.approx(
-        holm(p)
-    )
-    means = {name: group.scores["accuracy"].mean for name, group in comparison.groups.items()}
-    gap = comparison.gap
-    assert gap.worst == "old"
-    assert gap.best == max(means, key=means.__getitem__)
-    assert gap.size == pytest.approx(max(means.values()) - min(means.values()))
-    assert grouping_json(comparison)["gap"] == FaceEstimate(gap.size, None, None, num_faces=448)
+    assert [group["difference"]["p"] for group in groups.values()] == pytest.approx(holm(p))
+    means = {name: group["accuracy"]["mean"] for name, group in groups.items()}
+    best = max(means, key=means.__getitem__)
+    gap = comparison["gap"]
+    assert gap["note"] == f"{best} - old"
+    assert gap["mean"] == pytest.approx(means[best] - means["old"])
+    assert (gap["low"], gap["faces"]) == (None, 448)
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -642,67 +643,59 @@ def test_abstentions_by_group(labelled: bool) -> None:
     ambiguous = rng.random(200) < 0.3
     age = np.repeat(["old", "young"], 100)
     known = [None, *ambiguous[1:].tolist()]
-    groups = compare_groups(faces(right, labelled, ambiguous=known, age=age), "age").groups
+    groups = by_group(faces(right, labelled, ambiguous=known, age=age), "age")
     for name, part in (("old", slice(1, 100)), ("young", slice(100, 200))):
-        scores = groups[name].scores
-        assert scores["ambiguous"].mean == pytest.approx(ambiguous[part].mean())
+        scores = groups[name]
+        assert scores["ambiguous"]["mean"] == pytest.approx(ambiguous[part].mean())
         if labelled:
-            assert scores["accuracy where unambiguous"].mean == pytest.approx(
+            assert scores["accuracy where unambiguous"]["mean"] == pytest.approx(
                 right[part][~ambiguous[part]].mean()
             )
         else:
             assert "accuracy where unambiguous" not in scores
-    assert "ambiguous" not in describe_results(faces(right, labelled))
+    assert "ambiguous" not in score(faces(right, labelled)).to_dict()["all"]
 
 
 def test_photos_without_a_face_are_no_faces_of_a_group() -> None:
     made = faces(np.ones(80, bool), age=["old"] * 40 + ["young"] * 38 + [None] * 2)
     made.probabilities[[0, 1, 40, 79]] = np.nan
     made.detected[[0, 1, 40, 79]] = False
-    comparison = compare_groups(made, "age")
-    assert {name: group.num_faces for name, group in comparison.groups.items()} == {
-        "old": 38,
-        "young": 37,
-    }
-    assert comparison.groups["old"].scores["accuracy"].num_faces == 38
-    assert comparison.groups["old"].scores["face found"].mean == pytest.approx(38 / 40)
-    assert comparison.num_unknown == 1
+    comparison = score(made, ["age"]).to_dict()["by"]["age"]
+    groups = comparison["groups"]
+    assert {name: group["faces"] for name, group in groups.items()} == {"old": 38, "young": 37}
+    assert groups["old"]["accuracy"]["faces"] == 38
+    assert groups["old"]["face found"]["mean"] == pytest.approx(38 / 40)
+    assert comparison["unknown"] == 1
 
 
 def test_small_and_single_groups() -> None:
     right = np.ones(MIN_GROUP + 1, bool)
-    comparison = compare_groups(faces(right, who=["a"] * MIN_GROUP + ["b"]), "who")
-    assert list(comparison.groups) == ["a"]
-    assert comparison.small_groups == {"b": 1}
-    assert comparison.gap is None
-    assert comparison.groups["a"].test is None
-    none = compare_groups(faces(right, who=[None] * (MIN_GROUP + 1)), "who")
-    assert none.groups == {}
-    assert none.small_groups == {}
-    assert none.num_unknown == MIN_GROUP + 1
+    who = ["a"] * MIN_GROUP + ["b"]
+    comparison = score(faces(right, who=who), ["who"]).to_dict()["by"]["who"]
+    assert list(comparison["groups"]) == ["a"]
+    assert comparison["few"] == {"b": 1}
+    assert "gap" not in comparison
+    assert "difference" not in comparison["groups"]["a"]
+    none = score(faces(right, who=[None] * (MIN_GROUP + 1)), ["who"]).to_dict()["by"]["who"]
+    assert none == {"unknown": MIN_GROUP + 1}
     # As many faces, but of too few persons.
-    persons = compare_groups(
-        faces(
-            right, who=["a"] * MIN_GROUP + ["b"], person=[row % 5 for row in range(MIN_GROUP + 1)]
-        ),
-        "who",
-    )
-    assert persons.groups == {}
+    person = [row % 5 for row in range(MIN_GROUP + 1)]
+    assert by_group(faces(right, who=who, person=person), "who") == {}
 
 
 @pytest.mark.slow
 def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "RESAMPLES", 200)
+    monkeypatch.setattr(drawing, "RESAMPLES", 200)
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
-    member = np.column_stack([person < 40, person >= 40]).astype(float)
+    groups = [person < 40, person >= 40]
     first = []
     exact = []
     # no group is better, but the model is right about most faces of a person or about few
     for _ in range(60):
         right = rng.random(800) < np.repeat(rng.choice([0.4, 0.95], 80), 10)
-        first.append(group_tests(faces(right, person=person), member)[1][0])
-        exact.append(group_tests(faces(right), member)[1][0])
+        first.append(group_tests(right, groups, person)[0].p)
+        exact.append(group_tests(right, groups, np.arange(800))[0].p)
     assert np.mean(np.array(exact) < 0.05) > 0.15
     assert np.mean(np.array(first) < 0.05) < 0.12
 
@@ -719,31 +712,32 @@ def test_without_labels_there_are_shares_of_expressions() -> None:
     unlabelled = faces(right, labelled=False, who=["x"] * 50 + ["y"] * 50)
     unlabelled.probabilities[0] = np.nan
     unlabelled.detected[0] = False
-    group = compare_groups(unlabelled, "who").groups["x"]
-    assert group.scores["face found"].mean == pytest.approx(0.98)
-    assert group.scores["a"].mean == 1
-    assert group.scores["b"].mean == 0
-    assert group.scores["confidence"].mean == pytest.approx(0.8)
-    assert group.scores["confidence"].num_faces == 49
-    assert group.test is None
+    group = by_group(unlabelled, "who")["x"]
+    assert group["face found"]["mean"] == pytest.approx(0.98)
+    assert group["share of a"]["mean"] == 1
+    assert group["share of b"]["mean"] == 0
+    assert group["confidence"]["mean"] == pytest.approx(0.8)
+    assert group["confidence"]["faces"] == 49
+    assert "difference" not in group
 
 
 @pytest.mark.parametrize(
     "near_duplicate", [[True, False, None, False], ["True", "False", None, "false"]]
 )
 def test_faces_without_near_duplicates_are_scored_apart(near_duplicate: list[object]) -> None:
-    results = evaluate_faces(
-        faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
-    )
-    assert results.scores["accuracy"].mean == 0.5
-    assert results.without_near_duplicates["accuracy"].mean == pytest.approx(1 / 3)
-    assert evaluate_faces(faces(np.ones(3, bool))).without_near_duplicates is None
+    made = faces(np.array([True, True, False, False]), near_duplicate=near_duplicate)
+    results = score(made).to_dict()
+    assert results["all"]["accuracy"]["mean"] == 0.5
+    assert results["without near-duplicates"]["accuracy"]["mean"] == pytest.approx(1 / 3)
+    assert "without near-duplicates" not in score(faces(np.ones(3, bool))).to_dict()
 
 
-def test_all_faces_may_have_a_near_duplicate() -> None:
-    results = evaluate_faces(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
-    assert results.num_near_duplicates == 3
-    assert results.without_near_duplicates is None
+def test_all_faces_may_have_a_near_duplicate(tmp_path: Path) -> None:
+    evaluation = score(faces(np.array([True, False, True]), near_duplicate=[True] * 3))
+    results = evaluation.to_dict()
+    assert results["near-duplicates of train"] == 3
+    assert "without near-duplicates" not in results
+    assert "no score holds for new faces" in evaluation.write(tmp_path / "e")
 
 
 def test_accuracy_by_votes() -> None:
@@ -751,7 +745,7 @@ def test_accuracy_by_votes() -> None:
     votes = rng.choice([4, 5, 6, 7, 8, 9, 10], 500)
     right = rng.random(500) < votes / 11
     cells = [*map(str, votes[:-1]), None]
-    by_votes = compare_labels(faces(right, label_votes=cells)).by_votes
+    by_votes = score(faces(right, label_votes=cells)).to_dict()["by votes"]
     right = right[:-1]
     votes = votes[:-1]
     parts = {
@@ -763,15 +757,20 @@ def test_accuracy_by_votes() -> None:
     }
     assert list(by_votes) == [*parts]
     for name, part in parts.items():
-        assert by_votes[name].num_faces == part.sum()
-        assert by_votes[name].scores["accuracy"].mean == pytest.approx(right[part].mean())
+        assert by_votes[name]["faces"] == part.sum()
+        assert by_votes[name]["accuracy"]["mean"] == pytest.approx(right[part].mean())
 
 
 def compare_correct(
     first: np.ndarray, second: np.ndarray, **columns: Sequence[object]
-) -> ModelComparison:
+) -> Evaluation:
     """Compares two models that are right about some faces."""
-    return compare_models(faces(first, **columns), faces(second).probabilities)
+    return score(faces(first, **columns), second=faces(second), against="second")
+
+
+def p_of_difference(first: np.ndarray, second: np.ndarray, **columns: Sequence[object]) -> float:
+    results = compare_correct(first, second, **columns).to_dict()
+    return results["comparison"]["difference"]["accuracy"]["p"]
 
 
 def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
@@ -781,10 +780,13 @@ def test_mcnemar_is_the_sign_test_of_the_faces_on_which_they_differ() -> None:
     first = (right & ~also).sum()
     second = (also & ~right).sum()
     p = binomtest(first, first + second).pvalue
-    compared = compare_correct(right, also)
-    assert (compared.num_only_first, compared.num_only_second) == (first, second)
-    assert compared.p == p
-    assert compare_correct(right, right).p == 1
+    compared = compare_correct(right, also).to_dict()["comparison"]
+    assert compared["faces"] == 300
+    assert compared["only the model is correct"] == first
+    assert compared["only the other is correct"] == second
+    assert compared["difference"]["accuracy"]["p"] == p
+    assert compared["other"]["accuracy"]["mean"] == pytest.approx(also.mean())
+    assert p_of_difference(right, right) == 1
 
 
 def test_models_are_compared_by_person() -> None:
@@ -792,111 +794,83 @@ def test_models_are_compared_by_person() -> None:
     rng = np.random.default_rng(0)
     people = np.repeat(np.arange(40), 25)
     correct = [[rng.random(40)[people] < 0.7 for _ in range(2)] for _ in range(60)]
-    p = np.array([compare_correct(first, second, person=people).p for first, second in correct])
+    p = np.array([mcnemar(first, second, people).p for first, second in correct])
     assert np.mean(p < 0.05) < 0.12
     assert np.mean(p < 0.5) > 0.3
     first = np.tile([True, True, False, False], 2)
     second = np.tile([True, False, False, False], 2)
     # two of two faces
-    assert compare_correct(first, second, person=np.repeat([0, 1], 4)).p == 0.5
+    assert p_of_difference(first, second, person=np.repeat([0, 1], 4)) == 0.5
     right = np.ones(200, bool)  # 200 faces, but of two persons
-    assert compare_correct(right, ~right, person=np.repeat([0, 1], 100)).p == 0.5
+    assert p_of_difference(right, ~right, person=np.repeat([0, 1], 100)) == 0.5
 
 
 def test_results_are_complete_before_they_are_written(tmp_path: Path) -> None:
-    evaluated = faces(np.array([True, True, False]))
-    results = evaluate_faces(evaluated)
-    facts = {"data": "x.csv"}
-    content = evaluation_json(results)
-    before = deepcopy((content, facts))
+    results = score(faces(np.array([True, True, False])))
+    content = results.to_dict()
+    before = deepcopy(content)
     assert content["labels"] == ["a", "b"]
     assert content["confusion"] == [[2, 1], [0, 0]]
     assert content["likely wrong labels"] == []
-    write_results(tmp_path / "page", facts, results, evaluated)
-    assert (evaluation_json(results), facts) == before
-    written = json.loads((tmp_path / "page" / "results.json").read_text())
-    assert {name: written[name] for name in content} == content
+    results.write(tmp_path / "page")
+    assert results.to_dict() == before
+    assert json.loads((tmp_path / "page" / "results.json").read_text()) == content
 
 
-def test_persons_are_counted_apart_from_photos_without_a_person(tmp_path: Path) -> None:
+def test_persons_are_counted_apart_from_photos_without_a_person() -> None:
     persons = ["anna", "anna", "bert", None, None]
-    made = faces(np.ones(5, bool), person=persons)
-    write_results(tmp_path / "both", {}, evaluate_faces(made), made)
-    written = json.loads((tmp_path / "both" / "results.json").read_text())
+    written = score(faces(np.ones(5, bool), person=persons)).to_dict()
     assert written["faces"] == 5
     assert written["persons"] == 2
     assert written["photos"] == 2
-
-    alone = faces(np.ones(5, bool))
-    write_results(tmp_path / "photos", {}, evaluate_faces(alone), alone)
-    written = json.loads((tmp_path / "photos" / "results.json").read_text())
+    written = score(faces(np.ones(5, bool))).to_dict()
     assert written["photos"] == 5
     assert "persons" not in written
 
 
-def test_groups_that_are_all_too_small_have_no_table() -> None:
-    results = compare_groups(faces(np.ones(9, bool), age=["old"] * 4 + ["young"] * 5), "age")
-    section = group_section("age", results)
-    assert section.rows == ()
-    assert "old (4), young (5)" in section.text
+def test_groups_that_are_all_too_small_have_no_table(tmp_path: Path) -> None:
+    made = faces(np.ones(9, bool), age=["old"] * 4 + ["young"] * 5)
+    _, _, section = score(made, ["age"]).write(tmp_path / "e").partition("## By age")
+    assert "old (4), young (5)." in section
+    assert "| age |" not in section
 
 
 @pytest.mark.parametrize(("count", "warned"), [(MIN_GROUP - 1, True), (MIN_GROUP, False)])
 def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warned: bool) -> None:
-    made = faces(np.ones(count, bool))
-    write_results(tmp_path / "page", {}, evaluate_faces(made), made)
-    assert ("too narrow" in (tmp_path / "page" / "results.md").read_text()) == warned
+    text = score(faces(np.ones(count, bool))).write(tmp_path / "page")
+    assert ("too narrow" in text) == warned
 
 
-def test_a_head_without_targets_leaves_the_text_of_the_scores() -> None:
+def test_a_head_without_targets_is_named_below_the_scores(tmp_path: Path) -> None:
     made = faces(np.ones(9, bool))
-    results = evaluate_faces(made)
-    unknown = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
-    pose = HeadResults({"yaw": {"r": unknown, "MAE": unknown}})
-    with_head = replace(results, heads={"pose": pose})
-    sections = evaluation_sections(results, made)
-    sections_with_head = evaluation_sections(with_head, made)
-    assert [part.title for part in sections_with_head] == [part.title for part in sections]
-    assert sections_with_head[1].text == sections[1].text
-    assert not sections[1].lines
-    (line,) = sections_with_head[1].lines
-    assert "pose" in line
+    unknown = np.full(9, np.nan)
+    with_head = replace(made, outputs={"yaw": Pair(np.zeros(9), unknown)})
+    plain = score(made).write(tmp_path / "plain")
+    text = score(with_head).write(tmp_path / "with_head")
+    line = "- Not measured, since no face has a target: pose.\n\n"
+    assert line not in plain
+    assert text.replace(line, "").splitlines()[:-1] == plain.splitlines()[:-1]
 
 
-def recall(mean: float) -> Estimate:
-    """A recall without an interval."""
-    return Estimate(mean=mean, low=None, high=None)
+def test_a_further_output_without_targets_has_no_bar(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=9)
+    outputs = {"yaw": Pair(target, target), "pitch": Pair(target, np.full(9, np.nan))}
+    text = score(replace(faces(np.ones(9, bool)), outputs=outputs)).write(tmp_path / "e")
+    assert "| pitch | 0 | - |" in text
+    assert "| yaw | 9 | 1.000 (" in text
+    page = (tmp_path / "e" / "index.html").read_text()
+    chart = page.partition("<h2>Head pose</h2>")[2].partition("<details>")[0]
+    assert "yaw" in chart
+    assert "pitch" not in chart
 
 
-def test_the_result_names_rare_labels_that_are_found_less_often_than_all_others() -> None:
-    recalls = {"joy": recall(0.97), "calm": recall(0.98), "grief": recall(0.6), "dread": recall(0)}
-    faces = {"joy": MIN_GROUP, "calm": MIN_GROUP + 18, "grief": 16, "dread": 1}
-    (line,) = worst_lines(recalls, faces)
-    places = [line.index(text) for text in ("dread", "its 1 face;", "grief", "its 16", "joy")]
-    assert places == sorted(places)
-    assert "calm" not in line
-
-
-def test_the_result_names_labels_that_are_found_equally_rarely() -> None:
-    many = dict.fromkeys(("joy", "calm", "grief"), MIN_GROUP)
-    (line,) = worst_lines({"joy": recall(0.5), "calm": recall(0.9), "grief": recall(0.5)}, many)
-    assert [label in line for label in many] == [True, False, True]
-    few = dict.fromkeys(("joy", "calm", "grief"), 2)
-    (line,) = worst_lines({"joy": recall(0), "calm": recall(0), "grief": recall(1)}, few)
-    assert [label in line for label in few] == [True, True, False]
-    assert worst_lines({"joy": recall(1), "calm": recall(1)}, many) == []
-    unknown = {f"word{number}": recall(0) for number in range(40)}
-    line, rest = worst_lines({**unknown, "joy": recall(1)}, dict.fromkeys(unknown, 2) | {"joy": 2})
-    assert line.count("word") == 3
-    assert "37" in rest
-
-
-def test_the_result_counts_the_rare_labels_that_it_does_not_name() -> None:
-    rare = {f"rare{number}": recall(number / 10) for number in range(5)}
-    line, rest = worst_lines(
-        {**rare, "joy": recall(0.9)}, dict.fromkeys(rare, 2) | {"joy": MIN_GROUP}
-    )
-    assert [name in line for name in [*rare, "joy"]] == [True, True, True, False, False, False]
-    assert "2 labels" in rest
-    (line,) = worst_lines(rare, dict.fromkeys(rare, 2))  # no label has many faces
-    assert [name in line for name in rare] == [True, False, False, False, False]
+def test_rows_are_a_table_for_data_frames() -> None:
+    results = score(faces(np.arange(80) % 4 > 0, age=["old"] * 40 + ["young"] * 40), ["age"])
+    table = pd.DataFrame(results.table())
+    accuracy = table[(table["set"] == "by age") & (table["measure"] == "accuracy")]
+    assert accuracy["group"].tolist() == ["old", "young"]
+    assert accuracy["mean"].tolist() == [0.75, 0.75]
+    assert not table.duplicated(["part", "set", "group", "measure"]).any()
+    with pytest.raises(KeyError, match="accuracy of a star"):
+        results.estimate("accuracy of a star")

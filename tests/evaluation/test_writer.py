@@ -7,13 +7,12 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from fer_vit.evaluation.head_sections import has_targets, head_sections
-from fer_vit.evaluation.page import Card, ResultsPage, Section, write_files
-from fer_vit.evaluation.results import FaceEstimate, HeadResults
-from fer_vit.evaluation.score_table import class_table
-from fer_vit.report.estimate import Estimate
+from fer_vit.evaluation.page import class_table
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, calibration_plot, series_plots
+from fer_vit.report.results_page import Card, ResultsPage, Section, write_files
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.results import Row
 from tests.helpers.browser import (
     LIGHT_IN_DEFAULT,
     Scheme,
@@ -170,9 +169,9 @@ def test_names_are_text_and_what_is_left_out_is_said(file: Path) -> None:
 
 def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
     confusion = np.array([[2, 0, 2], [0, 0, 0], [0, 0, 0]])
-    recall = FaceEstimate(mean=0.5, low=0.2, high=0.8, num_faces=4)
-    scores = {f"recall of {label}": recall for label in "abc"}
-    rows = class_table(scores, confusion, "abc")
+    recall = Estimate(mean=0.5, low=0.2, high=0.8, n=4)
+    recalls = [Row("expression", "all", "", f"recall of {label}", recall) for label in "abc"]
+    rows = class_table(recalls, confusion, "abc")
     assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [
         ("a", "4", "100.0%"),
         ("c", "0", "0.0%"),
@@ -189,19 +188,6 @@ def test_labels_that_never_occur_have_no_row(tmp_path: Path) -> None:
         ("row", "c"),
     ]
     assert re.findall('data-cell="(.*?)"', page) == ["0-2"]
-
-
-def test_a_head_without_targets_has_no_table_of_zeros() -> None:
-    empty = FaceEstimate(mean=None, low=None, high=None, num_faces=0)
-    known = FaceEstimate(mean=0.5, low=0.4, high=0.6, num_faces=9)
-    assert not has_targets("pose", {"yaw": {"r": empty, "MAE": empty}})
-    measured = {"yaw": {"r": known, "MAE": known}, "roll": {"r": empty, "MAE": empty}}
-    assert has_targets("pose", measured)
-    (section,) = head_sections("pose", HeadResults(measured), errors={})
-    rows = section.more[0].rows
-    assert [row[:2] for row in rows] == [["output", "faces"], ["yaw", "9"], ["roll", "0"]]
-    assert section.intervals is not None
-    assert [row.name for row in section.intervals.rows] == ["yaw"]
 
 
 TITLES = [

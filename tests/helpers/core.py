@@ -83,13 +83,11 @@ def core_environment(folder: Path, also_hidden: Iterable[str] = ()) -> dict[str,
 
     So do the processes that it starts. A file for this is written to a folder.
     """
-    hidden = {*also_hidden}
-    path = [str(folder)]
-    if "CORE_PYTHON" not in os.environ:
-        hidden |= modules_outside_the_core()
-        path.append(str(ROOT))
+    hidden = sorted(modules_outside_the_core() | {*also_hidden})
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sitecustomize.py").write_text(HIDE.replace("{hidden}", repr(sorted(hidden))))
+    (folder / "sitecustomize.py").write_text(HIDE.replace("{hidden}", repr(hidden)))
+    # a real installation has its own fer-vit
+    path = [str(folder)] if "CORE_PYTHON" in os.environ else [str(folder), str(ROOT)]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from fer_vit.listing import GENERATOR
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.faces import Attributed, Evidence, FaceRecord
 from fer_vit.report.html import render
+from fer_vit.report.records import Attributed, Evidence, FaceRecord
 from tests.helpers.faces import make_face
 
 REGIONS = ("mouth", "nose", "chin")

@@ -16,7 +16,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
 from fer_vit import cli
-from fer_vit.evaluation import inference, outputs as scores_of_outputs
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
@@ -26,13 +25,10 @@ from fer_vit.store import checkpoint, folder, stored_model
 from fer_vit.train import run, tables, task
 from fer_vit.train.options import TrainCLI
 
-FEW_DRAWS = 1_000_000
-"""Numbers of resamples that are kept together: 8 MB."""
-
 
 @contextmanager
 def reused_parts() -> Iterator[None]:
-    """Makes parsers, pictures of results, resamples, shapes of weights and counts of operations
+    """Makes parsers, pictures of results, shapes of weights and counts of operations
     once within this block, reads checkpoints and settings of models once, and searches the
     installed packages once.
     """
@@ -41,7 +37,6 @@ def reused_parts() -> Iterator[None]:
         reuse_command_parsers(patch)
         reuse_settings(patch)
         reuse_pictures(patch)
-        reuse_resamples(patch)
         reuse_checkpoints(patch)
         reuse_descriptions(patch)
         reuse_counts(patch)
@@ -117,23 +112,6 @@ def reuse_pictures(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(task, "draw_confusion", draw_confusion)
     patch.setattr(tables, "draw_confusion", draw_confusion)
     patch.setattr(tables, "outputs_figure", outputs_figure)
-
-
-def reuse_resamples(patch: pytest.MonkeyPatch) -> None:
-    """Draws the resamples of a number of units once; they are always the same."""
-    draw = inference.draw_units
-
-    @lru_cache(maxsize=16)
-    def draw_all(count: int, resamples: int) -> list[IntArray]:
-        return list(draw(count))
-
-    def draw_once(count: int) -> Iterator[IntArray]:
-        if count * inference.RESAMPLES > FEW_DRAWS:
-            return draw(count)
-        return iter(draw_all(count, inference.RESAMPLES))
-
-    patch.setattr(inference, "draw_units", draw_once)
-    patch.setattr(scores_of_outputs, "draw_units", draw_once)
 
 
 def reuse_checkpoints(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from fer_vit import load, table
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation.join import add_columns
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.fields import is_owned

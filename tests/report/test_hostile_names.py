@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from fer_vit.errors import printable
-from fer_vit.report.faces import save_face
+from fer_vit.report.records import save_face
 from tests.helpers.browser import Tab
 from tests.helpers.faces import make_face
 from tests.helpers.reports import REGIONS, VIEWS, make_evidence, make_view, write_page

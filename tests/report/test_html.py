@@ -13,8 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
-from fer_vit.report.estimate import Estimate
-from fer_vit.report.faces import (
+from fer_vit.report.records import (
     Attributed,
     Evidence,
     FaceRecord,
@@ -23,7 +22,8 @@ from fer_vit.report.faces import (
     interacting_pairs,
     save_face,
 )
-from fer_vit.visualization.averages import mean_face
+from fer_vit.stats.estimate import Estimate
+from fer_vit.visualization.mean_faces import mean_face
 from tests.helpers.browser import LIGHT_IN_DEFAULT, Scheme, Tab, assert_accessible, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.marks import slow

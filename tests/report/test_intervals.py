@@ -1,6 +1,5 @@
 import pytest
 
-from fer_vit.report.estimate import Estimate
 from fer_vit.report.html import name_parts
 from fer_vit.report.intervals import (
     Direction,
@@ -9,6 +8,7 @@ from fer_vit.report.intervals import (
     grouped_chart,
     interval_chart,
 )
+from fer_vit.stats.estimate import Estimate
 
 SIDES = Direction("lower", "higher")
 

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fer_vit.heads import HEADS
-from fer_vit.report.faces import save_face
+from fer_vit.report.records import save_face
 from tests.helpers.browser import DARK_IN_DEFAULT, Scheme, Tab, assert_accessible
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 

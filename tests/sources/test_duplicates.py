@@ -9,9 +9,9 @@ import pytest
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.geometry import Array, Image
 from fer_vit.sources import duplicates
+from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.duplicates import SAME_CORRELATION, THUMBNAIL_SIDE, Pictures, near_duplicates
-from fer_vit.sources.landmarks import add_landmarks
 
 
 def picture(seed: int, side: int = 96) -> Image:

@@ -11,10 +11,10 @@ from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
+from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.duplicates import NEAR_DUPLICATE, handle_near_duplicates
 from fer_vit.sources.ferplus import majority, soft
-from fer_vit.sources.landmarks import add_landmarks
 
 # The columns: neutral happiness surprise sadness anger disgust fear contempt | unknown NF
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.predictions import read_predictions
+from fer_vit.evaluation.read import read_predictions
 from fer_vit.tables.parts import find_tables
 
 

@@ -19,9 +19,9 @@ from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, target_column
-from fer_vit.measures import measure
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
+from fer_vit.stats.measures import measure
 from fer_vit.store.folder import load_network
 from fer_vit.train.cli import train
 from fer_vit.train.task import FERTask

@@ -26,7 +26,7 @@ from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.visualization import writer
+from fer_vit.visualization import report
 from fer_vit.visualization.evidence import (
     EXPLAINED_BYTES,
     ExplainOptions,
@@ -37,7 +37,7 @@ from fer_vit.visualization.evidence import (
     find_targets,
     head_terms,
 )
-from fer_vit.visualization.people import (
+from fer_vit.visualization.timelines import (
     PICTURES,
     Watched,
     limit_pictures,
@@ -414,6 +414,6 @@ def test_an_estimate_is_measured_twice_only_where_it_is_more_than_a_minute(
     photos: int, explanations: int, net: RegionViT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explain = Mock(wraps=explain_scores)
-    monkeypatch.setattr(writer, "explain_scores", explain)
-    writer.log_estimate(load(net, "cpu"), ExplainOptions(), photos, 0)
+    monkeypatch.setattr(report, "explain_scores", explain)
+    report.log_estimate(load(net, "cpu"), ExplainOptions(), photos, 0)
     assert explain.call_count == explanations

@@ -225,6 +225,7 @@ function listenToParent(): void {
 function offerNetworks(): void {
   const choice = find<HTMLSelectElement>('[name=model]');
   choice.append(...facts.models.map(({ file }) => element('option', { value: file }, NETWORKS[file])));
+  choice.parentElement!.hidden = facts.models.length === 1;
   choice.addEventListener('input', () => {
     reading = reading.then(async () => {
       progress.hidden = false;

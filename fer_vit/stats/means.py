@@ -9,6 +9,15 @@ from fer_vit.angles import mean_direction, values_near
 from fer_vit.geometry import Array, IntArray
 
 
+def mean_of_finite(values: Array, axis: int) -> Array:
+    """Returns the mean of the finite values along an axis; NaN without a finite value."""
+    finite = np.isfinite(values)
+    counts = finite.sum(axis)
+    sums = np.where(finite, values, 0.0).sum(axis)
+    missing = np.full(np.shape(counts), np.nan)
+    return np.asarray(np.divide(sums, counts, out=missing, where=counts > 0))
+
+
 def average(values: Array, group: IntArray, groups: int) -> Array:
     """Returns the mean (G, ...) of the values (N, ...) of each group; NaN values do not count.
 

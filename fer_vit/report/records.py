@@ -1,6 +1,6 @@
 """Writes the faces of a report's page as pictures and JSON.
 
-The class `Faces` is in `fer_vit/faces.py`. Shapes: R regions, V views of attention.
+Shapes: R regions, V views of attention.
 """
 
 import base64
@@ -23,7 +23,7 @@ from fer_vit.report.draw import (
     ranked,
     zoom,
 )
-from fer_vit.report.estimate import Estimate
+from fer_vit.stats.estimate import Estimate
 from fer_vit.texts import json_text
 
 FACE_SIDE = 480  # the longer side of a picture of a face, in pixels

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.evaluation.inference import mean_intervals
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.face.crop import warp
 from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.faces import Attributed, Evidence
+from fer_vit.report.records import Attributed, Evidence
 from fer_vit.report.table import TableWriter, share_formats
+from fer_vit.stats.bootstrap import mean_intervals
+from fer_vit.stats.estimate import Estimate
 
 PHOTO_SIDE = 144  # the side of the mean face in pixels
 POOLED_OUTPUT = "output"  # the name of the pooled tokens in tables; they attend to the regions
@@ -105,7 +105,7 @@ class Average:
             distance=self.distance.value(),
         )
 
-    def intervals(self) -> list[FaceEstimate]:
+    def intervals(self) -> list[Estimate]:
         """Returns the mean and the interval of each of the R + R + R^2 values in `rows`.
 
         The faces of a photo or video are similar, so they are resampled together. With fewer than
@@ -168,10 +168,10 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
         share_intervals = intervals[: len(regions)]
         relation_intervals = intervals[len(regions) :]
         for region, interval in zip(regions, share_intervals, strict=True):
-            if interval.num_faces:
+            if interval.n:
                 shares.append({"predicted": label, "region": region} | interval.numbers)
         for (taker, giver), interval in zip(pairs, relation_intervals, strict=True):
-            if interval.num_faces:
+            if interval.n:
                 names = {"predicted": label, "region": taker, "takes_from": giver}
                 relations.append(names | interval.numbers)
 

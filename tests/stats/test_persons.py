@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import DescrStatsW
 
-from fer_vit.comparison.statistics import (
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.persons import (
     ALL_EQUAL,
     MeansTest,
     NoTest,
@@ -15,9 +16,7 @@ from fer_vit.comparison.statistics import (
     compare_pair,
     intraclass_correlation,
     person_mean,
-    without_interval,
 )
-from fer_vit.report.estimate import Estimate
 
 NAN = np.nan
 
@@ -31,7 +30,7 @@ def test_means_equal_statsmodels(rng: np.random.Generator) -> None:
     interval = person_mean(values)
     assert interval.mean == pytest.approx(values[:12].mean())
     assert bounds(interval) == pytest.approx(DescrStatsW(values[:12]).tconfint_mean(), abs=1e-9)
-    assert interval.num_persons == 12
+    assert interval.n == 12
     assert interval.sd == pytest.approx(pd.Series(values).std())
     assert person_mean(np.eye(8)[0], 0, 1).low == 0  # no share is lower
     assert person_mean(1 - np.eye(8)[0], 0, 1).high == 1
@@ -46,7 +45,7 @@ def test_without_spread_or_persons_there_is_no_interval(rng: np.random.Generator
     few = rng.uniform(size=5)
     many = rng.uniform(size=9)
     assert bounds(person_mean(few)) == bounds(person_mean(np.zeros(9))) == [None, None]
-    none = PersonMean(mean=None, low=None, high=None, num_persons=0, sd=None)
+    none = PersonMean(None, over="persons")
     assert person_mean(np.array([NAN])) == none
     assert person_mean(np.array([0.5])).sd is None
     assert intraclass_correlation(np.tile(few, 2), np.tile(np.arange(5), 2)).mean is None
@@ -135,7 +134,7 @@ def test_intraclass_correlation_of_nearly_equal_values_is_unknown() -> None:
     values = person.astype(float)
     values[1] += 1e-8
     correlation = intraclass_correlation(values, person)
-    assert correlation == without_interval(None, 8)
+    assert correlation == Estimate(None, n=8, over="persons")
 
 
 def test_intraclass_correlation_equals_pingouin(rng: np.random.Generator) -> None:

@@ -1,21 +1,21 @@
 """Scores of predictions with intervals, and differences between two models.
 
-A score is a function of sums over faces; `inference` computes its interval.
+A score is a function of sums over faces; `bootstrap` computes its interval.
 
 Shapes: N faces, C classes, K columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fer_vit.evaluation.inference import Scale, Sums, bound, has_no_width, score_intervals
-from fer_vit.evaluation.results import FaceEstimate
 from fer_vit.geometry import Array, IntArray
+from fer_vit.stats.bootstrap import Scale, Sums, bound, has_no_width, score_intervals
+from fer_vit.stats.estimate import Estimate
 
 CALIBRATION_BINS = 15  # number of bins of the calibration error
-AGREEMENTS = ("agreement with an annotator", "agreement of two annotators")
 
 
 def have_votes(targets: Array) -> bool:
@@ -81,34 +81,85 @@ def is_recall(name: str) -> bool:
     return name.startswith(RECALL)
 
 
+class Score(NamedTuple):
+    """A score of expressions; its name is its key in `SCORES`."""
+
+    compute: Callable[[Sums], Array]  # the score (...) from the sums of `contributions`
+    # What the interval is for: a share of faces, a number, a mean over classes, or none.
+    interval: Literal["share", "number", "classes", "none"]
+    meaning: str = ""  # for pages; empty: the name says it
+    form: str = ".1%"  # the format of the number
+
+
+def _share(sums: Sums, name: str) -> Array:
+    """Returns the share of faces (...) of a sum over faces."""
+    return np.asarray(sums[name].sum(-1) / sums["truth"].sum(-1))
+
+
+def _recalls(sums: Sums) -> Array:
+    """Returns the recall of each class (..., C), NaN for a class that does not occur."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(sums["hits"] / sums["truth"])
+
+
+def _macro_f1(sums: Sums) -> Array:
+    """Returns the mean F1 (...) of the classes that occur."""
+    with np.errstate(invalid="ignore"):
+        f1 = 2 * sums["hits"] / (sums["truth"] + sums["guess"])
+    return np.asarray(np.nanmean(f1, -1))
+
+
+# Scores in the order of tables. A score is added here alone: pages and files have what stands here.
+SCORES = {
+    "accuracy": Score(lambda sums: _share(sums, "hits"), "share"),
+    "macro F1": Score(
+        _macro_f1,
+        "classes",
+        "the mean over the labels of F1, which combines recall and precision",
+    ),
+    "UAR": Score(  # unweighted average recall
+        lambda sums: np.asarray(np.nanmean(_recalls(sums), -1)),
+        "classes",
+        "the mean recall of the labels: each label counts the same, also a rare one",
+    ),
+    # Resamples add noise to each bin, and absolute values of noise only add up: a bootstrap
+    # interval would be too high.
+    "calibration error": Score(
+        lambda sums: np.abs(sums["bins"]).sum(-1) / sums["truth"].sum(-1),
+        "none",
+        "how far confidence is from accuracy, in the mean over bins of confidence. Chance adds to "
+        "it: of a calibrated model it is about 8% with 100 faces, 3% with 1,000. It has no "
+        "interval, because resamples add chance again",
+    ),
+    "cross-entropy": Score(
+        lambda sums: _share(sums, "loss"),
+        "number",
+        "against the labels, or the fractions of the votes; lower is better",
+        form=".3f",
+    ),
+    # Annotators are drawn by the targets, with replacement. Two different annotators of V agree
+    # less, by the share of pairs that disagree, divided by V - 1.
+    "agreement with an annotator": Score(
+        lambda sums: _share(sums, "model agrees"),
+        "number",
+        "how often the prediction equals the label of one annotator, who is drawn at random from "
+        "the votes. Where rare votes were dropped (FERPlus), people agree less than this",
+    ),
+    "agreement of two annotators": Score(
+        lambda sums: _share(sums, "annotators agree"),
+        "number",
+        "the same for two annotators. The second draw may be the same annotator, so that two "
+        "different annotators agree less",
+    ),
+}
+
+
 def scores(sums: Sums, labels: Sequence[str]) -> dict[str, Array]:
-    """Computes every score (...) from the sums of `contributions` over faces, by name.
-
-    The scores are the accuracy; macro F1 and unweighted average recall (UAR), without classes that
-    do not occur; the expected calibration error in 15 bins; the cross-entropy against the targets;
-    how often the model, and a second annotator, agree with a first annotator, if there are votes;
-    and the recall of every class.
-
-    Annotators are drawn by the targets, with replacement. Two different annotators of V agree less,
-    by the share of pairs that disagree, divided by V - 1.
-    """
-    truth, guess, hits = sums["truth"], sums["guess"], sums["hits"]  # (..., C)
-    faces = truth.sum(-1)
-    with np.errstate(invalid="ignore"):  # classes that do not occur
-        f1 = 2 * hits / (truth + guess)
-        recall = hits / truth
-
-    results = {
-        "accuracy": hits.sum(-1) / faces,
-        "macro F1": np.nanmean(f1, -1),
-        "UAR": np.nanmean(recall, -1),
-        "calibration error": np.abs(sums["bins"]).sum(-1) / faces,
-        "cross-entropy": sums["loss"][..., 0] / faces,
-        "agreement with an annotator": sums["model agrees"][..., 0] / faces,
-        "agreement of two annotators": sums["annotators agree"][..., 0] / faces,
-    }
+    """Computes every score (...) and the recall of every class from sums over faces, by name."""
+    results = {name: score.compute(sums) for name, score in SCORES.items()}
+    recalls = _recalls(sums)  # (..., C)
     for index, label in enumerate(labels):
-        results[recall_name(label)] = recall[..., index]
+        results[recall_name(label)] = recalls[..., index]
     return results
 
 
@@ -125,7 +176,7 @@ def score_faces(
     units: IntArray | None = None,
     minus: Array | None = None,
     votes: bool | None = None,
-) -> dict[str, FaceEstimate]:
+) -> dict[str, Estimate]:
     """Returns the scores of N faces with intervals, or their differences from a second model's.
 
     Args:
@@ -157,27 +208,23 @@ def score_faces(
     # without exceptions, a share of faces needs other bounds than the bootstrap's
     scale: Scale = "share" if minus is None else "difference"
     every = np.ones(len(targets), bool)
-    intervals["accuracy"] = bound(intervals["accuracy"], every, units, scale)
     for name, member in of_recalls.items():
         intervals[name] = bound(intervals[name], member, units, scale)
 
-    # these scores are no shares of faces
-    for name in ("cross-entropy", *AGREEMENTS):
-        intervals[name] = bound(intervals[name], every, units, "number")
-
-    # Macro F1 and UAR weight all classes equally. If no resample differs, the class with the fewest
+    # A mean over classes weights them equally. If no resample differs, the class with the fewest
     # faces therefore sets the bounds.
     sizes = np.bincount(label)
     rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
-    for name in ("macro F1", "UAR"):
-        limiting = rarest if has_no_width(intervals[name]) else every
-        bounded = bound(intervals[name], limiting, units, scale)
-        intervals[name] = replace(bounded, num_faces=len(targets))
-
-    # Resamples add noise to each bin, and absolute values of noise only add up: a bootstrap
-    # interval of the calibration error would be too high.
-    error = intervals["calibration error"]
-    intervals["calibration error"] = replace(error, low=None, high=None)
+    for name, score in SCORES.items():
+        interval = intervals[name]
+        if score.interval == "none":
+            intervals[name] = Estimate(interval.mean, n=interval.n)
+        elif score.interval == "number":
+            intervals[name] = bound(interval, every, units, "number")
+        elif score.interval == "classes" and has_no_width(interval):
+            intervals[name] = replace(bound(interval, rarest, units, scale), n=len(targets))
+        else:
+            intervals[name] = bound(interval, every, units, scale)
     return intervals
 
 

@@ -11,7 +11,7 @@ from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.visualization.people import (
+from fer_vit.visualization.timelines import (
     Shown,
     Video,
     Watched,

@@ -1,5 +1,4 @@
-from fer_vit.evaluation.results import FaceEstimate
-from fer_vit.report.estimate import NO_RESULT, Estimate, estimate_text, plain_estimates
+from fer_vit.stats.estimate import NO_RESULT, Estimate, estimate_text, plain_estimates
 
 
 def test_a_number_that_is_rounded_to_0_is_not_negative() -> None:
@@ -26,7 +25,7 @@ def test_an_estimate_without_an_interval_is_a_number_and_without_a_mean_a_dash()
 
 
 def test_plain_estimates_have_their_fields_as_keys() -> None:
-    estimate = FaceEstimate(mean=0.5, low=0.25, high=None, num_faces=9)
+    estimate = Estimate(mean=0.5, low=0.25, high=None, n=9)
     plain = plain_estimates({"all": {"accuracy": estimate}, "faces": 9})
     assert plain == {
         "all": {"accuracy": {"mean": 0.5, "low": 0.25, "high": None, "faces": 9}},

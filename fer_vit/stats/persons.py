@@ -5,13 +5,13 @@ An impossible test is a `NoTest` with a reason; results are never NaN.
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
 from fer_vit.geometry import Array, IntArray
-from fer_vit.report.estimate import Estimate
+from fer_vit.stats.estimate import Estimate
 
 # Intervals and tests need this many persons: with five pairs, no rank test reaches p < 0.05.
 MIN_PERSONS = 6
@@ -24,22 +24,10 @@ RANK_DIGITS = 12
 
 
 @dataclass(frozen=True)
-class PersonEstimate(Estimate):
-    """A result over persons with its 95% interval."""
-
-    num_persons: int  # number of persons with a value
-
-    @property
-    def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their keys in JSON."""
-        return super().numbers | {"persons": self.num_persons}
-
-
-@dataclass(frozen=True)
-class PersonMean(PersonEstimate):
+class PersonMean(Estimate):
     """The mean of a measure over persons."""
 
-    sd: float | None  # standard deviation over persons; None for fewer than two persons
+    sd: float | None = None  # standard deviation over persons; None for fewer than two persons
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
@@ -48,7 +36,7 @@ class PersonMean(PersonEstimate):
 
 
 @dataclass(frozen=True)
-class Difference(PersonEstimate):
+class Difference(Estimate):
     """A difference between two conditions, the second minus the first, with an interval.
 
     The numbers are in the unit of the measure.
@@ -57,6 +45,7 @@ class Difference(PersonEstimate):
     mean: float
     low: float
     high: float
+    over: Literal["faces", "persons"] = "persons"
 
 
 @dataclass(frozen=True)
@@ -96,11 +85,6 @@ class NoTest:
     reason: str
 
 
-def without_interval(mean: float | None, num_persons: int) -> PersonEstimate:
-    """Returns a result without an interval, such as a mean over few persons."""
-    return PersonEstimate(mean, low=None, high=None, num_persons=num_persons)
-
-
 def is_constant(values: Array) -> bool:
     """Returns whether all values are equal."""
     return bool(np.ptp(values) <= ROUNDING_ERROR)
@@ -114,14 +98,14 @@ def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf
     values = values[np.isfinite(values)]
     num_persons = len(values)
     if num_persons == 0:
-        return PersonMean(mean=None, low=None, high=None, num_persons=0, sd=None)
+        return PersonMean(None, over="persons")
     mean = float(values.mean())
     sd = float(values.std(ddof=1)) if num_persons > 1 else None
     if num_persons < MIN_PERSONS or is_constant(values):
-        return PersonMean(mean, low=None, high=None, num_persons=num_persons, sd=sd)
+        return PersonMean(mean, n=num_persons, over="persons", sd=sd)
     bounds = stats.ttest_1samp(values, 0).confidence_interval()
     low, high = np.clip(bounds, minimum, maximum).tolist()
-    return PersonMean(mean, low, high, num_persons, sd)
+    return PersonMean(mean, low, high, num_persons, "persons", sd)
 
 
 def compare_pair(first: Array, second: Array, paired: bool) -> MeansTest | NoTest:
@@ -168,7 +152,7 @@ def _means_test(
             mean=float(second.mean() - first.mean()),
             low=float(low),
             high=float(high),
-            num_persons=min(len(first), len(second)),  # the smaller number limits the precision
+            n=min(len(first), len(second)),  # the smaller number limits the precision
         ),
         t=float(t_test.statistic),
         df=float(t_test.df),
@@ -200,7 +184,7 @@ def hedges_g(first: Array, second: Array) -> float:
     return float((second.mean() - first.mean()) / pooled * correction)
 
 
-def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
+def intraclass_correlation(values: Array, person: IntArray) -> Estimate:
     """Returns the ICC(1) of values (O,): the share of the variance that is between persons.
 
     `person` (O,) is the index of each value's person. Shrout & Fleiss 1979; unequal numbers of
@@ -212,18 +196,18 @@ def intraclass_correlation(values: Array, person: IntArray) -> PersonEstimate:
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
     if (sizes > 1).sum() < MIN_PERSONS or range_within < ROUNDING_ERROR:
-        return without_interval(None, num_persons)
+        return Estimate(None, n=num_persons, over="persons")
 
     # F of the one-way analysis of variance, with its interval
     df_between = num_persons - 1
     df_within = len(values) - num_persons
     f = stats.f_oneway(*groups).statistic
     if not np.isfinite(f):  # the values of persons are nearly equal
-        return without_interval(None, num_persons)
+        return Estimate(None, n=num_persons, over="persons")
     f_low = f / stats.f.ppf(0.975, df_between, df_within)
     f_high = f * stats.f.ppf(0.975, df_within, df_between)
 
     n0 = (len(values) - (sizes**2).sum() / len(values)) / df_between  # adjusted mean of the sizes
     ratios = np.array([f, f_low, f_high])
     mean, low, high = ((ratios - 1) / (ratios + n0 - 1)).tolist()
-    return PersonEstimate(mean, low, high, num_persons)
+    return Estimate(mean, low, high, num_persons, "persons")

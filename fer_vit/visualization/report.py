@@ -22,20 +22,20 @@ from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView
-from fer_vit.report.faces import Evidence, FaceRecord, average_data, save_face
 from fer_vit.report.html import render
+from fer_vit.report.records import Evidence, FaceRecord, average_data, save_face
 from fer_vit.report.table import TableWriter
-from fer_vit.visualization.averages import (
+from fer_vit.visualization.charts import fixed_charts
+from fer_vit.visualization.evidence import ExplainOptions, explain_faces, explain_scores
+from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
+from fer_vit.visualization.mean_faces import (
     Average,
     list_attention_heads,
     write_averages,
     write_heads,
 )
-from fer_vit.visualization.charts import fixed_charts
-from fer_vit.visualization.evidence import ExplainOptions, explain_faces, explain_scores
-from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
-from fer_vit.visualization.parts import ReportFaces, video_parts
-from fer_vit.visualization.people import Video, Watched
+from fer_vit.visualization.report_parts import ReportFaces, video_parts
+from fer_vit.visualization.timelines import Video, Watched
 from fer_vit.wording import counted, format_counts, list_names
 
 LOGGER = logging.getLogger("fer_vit")

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fer_vit.comparison.averages import average
-from fer_vit.comparison.series import (
+from fer_vit.errors import FerVitError
+from fer_vit.stats.means import average
+from fer_vit.stats.series import (
     MAX_BINS,
     Rest,
     RestInClips,
@@ -15,7 +16,6 @@ from fer_vit.comparison.series import (
     mean_course,
     parse_rest,
 )
-from fer_vit.errors import FerVitError
 
 NAN = np.nan
 

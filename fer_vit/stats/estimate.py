@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 NO_RESULT = "-"  # the cell of a missing result
 ROUNDING_ERROR = 1e-12  # differences below this number are shown as 0
@@ -11,19 +11,26 @@ ROUNDING_ERROR = 1e-12  # differences below this number are shown as 0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over faces or persons with its 95% interval, in the unit of the values.
+    """A number with its 95% interval, in the unit of the values. A share is from 0 to 1.
 
-    A share is from 0 to 1. Without a mean there is no interval.
+    Attributes:
+        mean: The number; None: no face or person has a value.
+        low: The lower bound; None: there is no interval, for example with too few persons.
+        high: The upper bound; None without an interval.
+        n: The number of faces or persons with a value.
+        over: What `n` counts: the key of `n` in JSON.
     """
 
-    mean: float | None  # None: no face or person has a value
-    low: float | None  # None: there is no interval, for example with too few persons
-    high: float | None  # None: there is no interval
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    over: Literal["faces", "persons"] = "faces"
 
     @property
     def numbers(self) -> dict[str, float | int | None]:
         """The numbers by their keys in JSON."""
-        return {"mean": self.mean, "low": self.low, "high": self.high}
+        return {"mean": self.mean, "low": self.low, "high": self.high, self.over: self.n}
 
 
 def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,15 @@ N faces. A measure also takes R sets of weights of the faces, so that one call c
 resamples: the weight of a face is how often the face was drawn. An undefined measure is NaN.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.bootstrap import MIN_UNITS, bound, percentile_interval, resample
+from fer_vit.stats.estimate import Estimate
 
 THRESHOLD = 0.5  # the smallest value at which a binary output counts as predicted
 
@@ -136,26 +139,63 @@ def undefined(pairs: Pairs) -> Array:
     return np.full(len(pairs.weight), np.nan)
 
 
-# The measures (R,) by name, as `heads.Head.measures` names them.
-MEASURES: dict[str, Callable[[Pairs], Array]] = {
-    "r": correlation,
-    "MAE": mean_absolute_error,
-    "CCC": concordance,
-    "RMSE": root_mean_square_error,
-    "sign agreement": sign_agreement,
-    "F1": f1,
-    "AUROC": auroc,
+class Measure(NamedTuple):
+    """A measure of outputs; its name is its key in `MEASURES`."""
+
+    compute: Callable[[Pairs], Array]  # (R,)
+    meaning: str  # for pages
+
+
+# A measure is added here; `heads.Head.measures` names the measures of a head.
+MEASURES = {
+    "r": Measure(correlation, "Pearson's correlation with the targets"),
+    "MAE": Measure(mean_absolute_error, "mean absolute error, in the unit of the targets"),
+    "CCC": Measure(concordance, "Lin's concordance correlation coefficient"),
+    "RMSE": Measure(root_mean_square_error, "root mean square error, in the unit of the targets"),
+    "sign agreement": Measure(
+        sign_agreement, "share of faces whose value and target have the same sign"
+    ),
+    "F1": Measure(f1, f"F1 of values from {THRESHOLD:g} on, where all targets are 0 or 1"),
+    "AUROC": Measure(auroc, "area under the ROC curve, where all targets are 0 or 1"),
 }
 
-MEANINGS = {  # the meaning of each of `MEASURES`, for reports
-    "r": "Pearson's correlation with the targets",
-    "MAE": "mean absolute error, in the unit of the targets",
-    "CCC": "Lin's concordance correlation coefficient",
-    "RMSE": "root mean square error, in the unit of the targets",
-    "sign agreement": "share of faces whose value and target have the same sign",
-    "F1": f"F1 of values from {THRESHOLD:g} on, where all targets are 0 or 1",
-    "AUROC": "area under the ROC curve, where all targets are 0 or 1",
-}
+
+def measure_intervals(
+    names: Sequence[str], values: Array, targets: Array, units: IntArray
+) -> dict[str, Estimate]:
+    """Returns measures of one output with their intervals, by name.
+
+    NaN is an unknown value or target. Fewer than `MIN_UNITS` persons or photos with a value have no
+    interval.
+
+    Args:
+        names: The names of the measures.
+        values: The values from the model (N,).
+        targets: The true values (N,).
+        units: The person or photo of each face (N,).
+    """
+    known = np.isfinite(targets) & np.isfinite(values)
+    if not known.any():
+        return dict.fromkeys(names, Estimate(None))
+    value = values[known]
+    target = targets[known]
+    unit = units[known]
+
+    def compute(weight: Array) -> Array:
+        pairs = Pairs(value, target, weight)
+        return np.column_stack([MEASURES[name].compute(pairs) for name in names])  # (R, measures)
+
+    (means,) = compute(np.ones((1, len(value))))  # (measures,)
+    num_units = len(np.unique(unit))
+    drawn = None  # (R, measures)
+    if num_units >= MIN_UNITS:
+        drawn = resample(lambda draws: compute(draws[:, unit]), int(units.max()) + 1)
+    measured = {}
+    for index, name in enumerate(names):
+        resamples = None if drawn is None else drawn[:, index]
+        estimate = percentile_interval(means[index], resamples, num_units)
+        measured[name] = bound(estimate, known, units, "number")
+    return measured
 
 
 def measure(name: str, value: Array, target: Array) -> float:
@@ -166,4 +206,4 @@ def measure(name: str, value: Array, target: Array) -> float:
     if not known.any():
         return float("nan")
     weight = np.ones((1, int(known.sum())))
-    return float(MEASURES[name](Pairs(value[known], target[known], weight))[0])
+    return float(MEASURES[name].compute(Pairs(value[known], target[known], weight))[0])

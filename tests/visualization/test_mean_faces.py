@@ -9,8 +9,8 @@ import pytest
 
 from fer_vit.geometry import Array
 from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.faces import Attributed, Evidence
-from fer_vit.visualization.averages import PHOTO_SIDE, Average, write_averages, write_heads
+from fer_vit.report.records import Attributed, Evidence
+from fer_vit.visualization.mean_faces import PHOTO_SIDE, Average, write_averages, write_heads
 from tests.helpers.faces import make_face
 
 REGIONS = ("right_eye", "nose", "mouth")

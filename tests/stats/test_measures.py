@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from fer_vit.measures import MEASURES, Pairs, measure
+from fer_vit.stats.measures import MEASURES, Pairs, measure
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.normal(0, 20, 300)
@@ -51,7 +51,7 @@ def test_a_weight_of_two_counts_a_face_twice(name: str) -> None:
     value = SCORE
     target = BINARY if name in ("F1", "AUROC") else SCORE + VALUE / 20
     weight = RNG.integers(0, 4, (5, 300)).astype(float)
-    measured = MEASURES[name](Pairs(value, target, weight))
+    measured = MEASURES[name].compute(Pairs(value, target, weight))
     for row, weights in zip(measured, weight.astype(int), strict=True):
         repeated = measure(name, np.repeat(value, weights), np.repeat(target, weights))
         assert row == pytest.approx(repeated, abs=1e-9)

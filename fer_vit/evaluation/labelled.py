@@ -1,10 +1,12 @@
-"""The faces of an evaluation, with their labels and a model's predictions."""
+"""Faces with truth: what `evaluate` and `compare` read.
+
+N faces, C expressions, K outputs.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,58 +25,25 @@ from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
 
 
-@dataclass(frozen=True, eq=False)
-class HeadOutputs:
-    """The K outputs of a further head: a model's values, and the targets of the data."""
+class Pair(NamedTuple):
+    """The values of a further output, and the targets of the data."""
 
-    head: str
-    names: list[str]
-    values: Array  # (N, K); NaN for an image without a face
-    targets: Array  # (N, K); NaN where the target is unknown
-
-    @property
-    def columns(self) -> list[str]:
-        """The names (K) of the columns that the outputs have in tables and manifests."""
-        return [target_column(self.head, name) for name in self.names]
-
-    def take(self, which: NDArray[Any]) -> "HeadOutputs":
-        """Returns the outputs of some of the faces, by a mask or indices."""
-        return replace(self, values=self.values[which], targets=self.targets[which])
-
-    def take_columns(self, which: Sequence[bool]) -> "HeadOutputs":
-        """Returns some of the outputs, by a mask (K)."""
-        columns = np.array(which, bool)
-        return HeadOutputs(
-            head=self.head,
-            names=list(compress(self.names, which)),
-            values=self.values[:, columns],
-            targets=self.targets[:, columns],
-        )
+    values: Array  # (N,); NaN for an image without a face
+    targets: Array  # (N,); NaN where the target is unknown
 
 
-def pair_outputs(
-    values: Mapping[str, Array], targets: Mapping[str, Array]
-) -> dict[str, HeadOutputs]:
-    """Returns, by head, the outputs that have both values and targets.
-
-    `values` and `targets` are by column, (N,) each.
-    """
-    shared = [column for column in targets if column in values]
-    heads = {}
-    for head, names in outputs_of(shared).items():
-        columns = [target_column(head, name) for name in names]
-        head_values = np.column_stack([values[column] for column in columns])  # (N, K)
-        head_targets = np.column_stack([targets[column] for column in columns])  # (N, K)
+def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[str, Pair]:
+    """Returns the outputs that have both values (N,) and targets (N,), by column."""
+    pairs = {}
+    for head, names in outputs_of([column for column in targets if column in values]).items():
         period = HEADS[head].period
-        if period is not None:
-            head_targets = join_directions(head_targets, period)
-        heads[head] = HeadOutputs(
-            head=head,
-            names=names,
-            values=nearest_to(head, head_values, head_targets),
-            targets=head_targets,
-        )
-    return heads
+        for name in names:
+            column = target_column(head, name)
+            target = targets[column]
+            if period is not None:
+                target = join_directions(target[:, None], period)[:, 0]
+            pairs[column] = Pair(nearest_to(head, values[column], target), target)
+    return pairs
 
 
 def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[str]:
@@ -90,15 +59,33 @@ def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[s
     return names
 
 
-@dataclass(frozen=True, eq=False)
-class EvaluatedFaces:
-    """N faces of a manifest or table: probabilities of C expressions, labels and columns.
+class Images(NamedTuple):
+    """What predicts the faces of a manifest."""
 
-    `fer_vit.faces.Faces` has what a detector and a model found in photos. `EvaluatedFaces` has
-    labels and columns for groups as well, and its predictions may be by another program.
+    manifest: Manifest
+    model: Recognizer
+    merge: Merge | None  # how labels of the model are merged
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether predictions add the column `ambiguous`.
+
+        The column needs prediction sets. They are calibrated for the model's own labels: a merge
+        of labels excludes them.
+        """
+        return bool(self.model.thresholds) and self.merge is None
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """N faces with truth: what a model predicts, labels and targets, columns and paths.
+
+    `fer_vit.faces.Faces` has what a detector and a model found in photos. The predictions of
+    `Labelled` may be by another program, or of a manifest, whose model predicts later: until
+    `predict` they are NaN.
     """
 
-    labels: list[str]  # the expressions
+    labels: list[str]  # the C expressions
     paths: NDArray[np.object_]  # (N,), the image of each face
     probabilities: Array  # (N, C), NaN for an image without a face
     detected: Mask  # (N,), whether a detector found the face, or none was used
@@ -109,10 +96,14 @@ class EvaluatedFaces:
     picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError if that fails
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
-    heads: dict[str, HeadOutputs] = field(default_factory=dict)  # further heads with targets
+    outputs: dict[str, Pair] = field(default_factory=dict)  # further outputs with targets by column
+    images: Images | None = None  # None: the predictions are of a table
 
-    def take(self, which: NDArray[Any]) -> "EvaluatedFaces":
+    def take(self, which: NDArray[Any]) -> "Labelled":
         """Returns some of the faces, by a mask or indices."""
+        pairs = {
+            name: Pair(*(array[which] for array in pair)) for name, pair in self.outputs.items()
+        }
         return replace(
             self,
             paths=self.paths[which],
@@ -121,8 +112,13 @@ class EvaluatedFaces:
             targets=None if self.targets is None else self.targets[which],
             columns={name: cells[which] for name, cells in self.columns.items()},
             rows=self.rows[which],
-            heads={head: outputs.take(which) for head, outputs in self.heads.items()},
+            outputs=pairs,
         )
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether there are labels, or targets of further outputs."""
+        return self.targets is not None or bool(self.outputs)
 
     @property
     def predicted(self) -> Mask:
@@ -136,7 +132,7 @@ class EvaluatedFaces:
             return np.ones(len(self.paths), bool)
         return np.asarray(np.isfinite(self.targets).all(1))
 
-    def with_label(self) -> "EvaluatedFaces":
+    def with_label(self) -> "Labelled":
         """Returns the faces with a label, or all faces if no face has one.
 
         Notes count the faces without a label, and the faces with several labels of most votes.
@@ -163,10 +159,16 @@ class EvaluatedFaces:
         names = name_units(self.paths, self.columns.get("person"))
         return np.unique(names, return_inverse=True)[1]
 
-    @property
-    def clustered(self) -> bool:
-        """Whether faces are dependent, because several belong to one person or image."""
-        return len(np.unique(self.units)) < len(self.units)
+    def count_units(self) -> dict[str, int]:
+        """Returns the number of persons, and of photos of faces whose person is unknown."""
+        persons = self.columns.get("person", np.full(len(self.paths), None))
+        known = np.array([person is not None for person in persons], bool)
+        counts = {}
+        if known.any():
+            counts["persons"] = len(np.unique(self.units[known]))
+        if not known.all() or not len(known):
+            counts["photos"] = len(np.unique(self.units[~known]))
+        return counts
 
     @cached_property
     def ambiguous(self) -> Array:
@@ -177,111 +179,92 @@ class EvaluatedFaces:
         return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
 
     @property
+    def hits(self) -> Array:
+        """Whether each prediction equals the label (N,): 1 or 0; NaN without labels."""
+        if self.targets is None:
+            return np.full(len(self.paths), np.nan)
+        return self.correct.astype(float)
+
+    @property
     def correct(self) -> Mask:
         """Whether each prediction equals the label, the expression with the most votes (N,)."""
         assert self.targets is not None
         return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
 
-
-@dataclass(frozen=True, eq=False)
-class UnpredictedFaces:
-    """N faces of a manifest, and the model that will predict them as C expressions."""
-
-    manifest: Manifest
-    model: Recognizer
-    merge: Merge | None  # how labels of the model are merged
-    labels: list[str]  # the expressions, after the merge
-
-    # as in `EvaluatedFaces`
-    paths: NDArray[np.object_]  # (N,)
-    targets: Array | None  # (N, C)
-    columns: Columns  # columns to group by
-    facts: dict[str, str]
-    notes: tuple[str, ...]
-
-    @property
-    def has_ambiguous(self) -> bool:
-        """Whether predictions add the column `ambiguous`.
-
-        The column needs prediction sets. They are calibrated for the model's own labels: a merge
-        of labels excludes them.
-        """
-        return bool(self.model.thresholds) and self.merge is None
-
-    @property
-    def has_truth(self) -> bool:
-        """Whether any face has a label, or a target for an output of the model."""
-        targets = self.manifest.target_values()
-        return self.manifest.has_labels or not {*targets}.isdisjoint(self.model.outputs)
-
-    def predict(self) -> EvaluatedFaces:
-        """Predicts the faces."""
+    def predict(self) -> "Labelled":
+        """Returns the faces with the predictions of their model; faces of a table have theirs."""
+        if self.images is None:
+            return self
         # not at the top: it needs PyTorch, and tables of predictions do not
         from fer_vit.data.dataset import FaceDataset, face_crops
 
-        # what the manifest has
-        head_targets = self.manifest.target_values()
-        # a face that no detector found has a score of 0, but may have landmarks
-        has_landmarks = ~np.isnan(self.manifest.landmarks()[:, 0, 0])
-        has_score = np.array(self.manifest.column("score"), float) != 0
-
-        # what the model reads
-        dataset = FaceDataset(self.manifest, self.model.crop_spec)
-        rows = range(len(self.manifest))
-        batches = face_crops(dataset, rows, FACES_PER_PASS)
-        parts = [self.model.read(batch) for batch in batches]
+        manifest, model, merge = self.images
+        dataset = FaceDataset(manifest, model.crop_spec)
+        batches = face_crops(dataset, range(len(manifest)), FACES_PER_PASS)
+        parts = [model.read(batch) for batch in batches]
         probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
-        if self.merge is not None:
-            _, matrix = merge_names(self.model.labels, self.merge)
+        if merge is not None:
+            _, matrix = merge_names(model.labels, merge)
             probabilities = merge_probabilities(probabilities, matrix)
         columns = dict(self.columns)
-        if self.has_ambiguous:
-            ambiguous = in_set(probabilities, self.model.thresholds).sum(1) != 1
+        if self.images.has_sets:
+            ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
             columns["ambiguous"] = as_objects(ambiguous.tolist())
         values = np.concatenate([part.outputs for part in parts])  # (N, K)
-        outputs = dict(zip(self.model.outputs, values.T, strict=True))
-        return EvaluatedFaces(
-            labels=self.labels,
-            paths=self.paths,
+        outputs = dict(zip(model.outputs, values.T, strict=True))
+        return replace(
+            self,
             probabilities=probabilities,
-            detected=has_landmarks & has_score,
-            targets=self.targets,
             columns=columns,
-            rows=np.arange(len(self.manifest)),
-            picture=self.manifest.image,
-            facts=self.facts,
-            heads=pair_outputs(outputs, head_targets),
-            notes=self.notes,
+            outputs=pair_outputs(outputs, manifest.target_values()),
         )
 
 
 def open_manifest(
     model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> UnpredictedFaces:
-    """Returns the faces of one split, after checks that the model can predict their labels.
+) -> Labelled:
+    """Returns the faces of one split before they are predicted.
 
-    Arguments and errors as for `predict_manifest`.
+    Args:
+        model: The model that will predict them.
+        manifest: The faces.
+        split: The split, for messages.
+        merge: The new label of each label of the model; probabilities of merged labels are added.
+            None: the model keeps its labels.
+
+    Raises:
+        FerVitError: There is no face, or a label is missing or unknown.
     """
     if not len(manifest):
         raise FerVitError(
             f"Expected faces in the {split} split of {manifest.path}, but got none. "
             "Name another `--split`."
         )
+    images = Images(manifest, model, merge)
     labels = model.labels
     if merge is not None:
         names, _ = merge_names(model.labels, merge)
         labels = list(names)
-    columns = manifest.describing_columns()
-    return UnpredictedFaces(
-        manifest=manifest,
-        model=model,
-        merge=merge,
+    columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
+    if images.has_sets:
+        columns["ambiguous"] = as_objects([None] * len(manifest))
+    # a face that no detector found has a score of 0, but may have landmarks
+    has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
+    has_score = np.array(manifest.column("score"), float) != 0
+    unknown = np.full(len(manifest), np.nan)
+    return Labelled(
         labels=labels,
         paths=as_objects(manifest.image_names()),
+        probabilities=np.full((len(manifest), len(labels)), np.nan),
+        detected=has_landmarks & has_score,
         targets=manifest.model_targets(labels),
-        columns={name: as_objects(cells) for name, cells in columns.items()},
+        columns=columns,
+        rows=np.arange(len(manifest)),
+        picture=manifest.image,
         facts=model.conditions,
         notes=tuple(note_missing_outputs(model, manifest)),
+        outputs=pair_outputs(dict.fromkeys(model.outputs, unknown), manifest.target_values()),
+        images=images,
     )
 
 
@@ -299,17 +282,32 @@ def note_missing_outputs(model: Recognizer, manifest: Manifest) -> list[str]:
 
 def predict_manifest(
     model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> EvaluatedFaces:
-    """Predicts the faces of one split.
-
-    Args:
-        model: The model.
-        manifest: The faces.
-        split: The split, for messages.
-        merge: The new label of each label of the model; probabilities of merged labels are added.
-            None: the model keeps its labels.
-
-    Raises:
-        FerVitError: There is no face, or a label is missing or unknown.
-    """
+) -> Labelled:
+    """Predicts the faces of one split; arguments and errors as for `open_manifest`."""
     return open_manifest(model, manifest, split, merge).predict()
+
+
+def join_labelled(parts: Sequence[Labelled]) -> Labelled:
+    """Joins the predictions for several parts of the same labelled data."""
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    first = parts[0]
+    columns = {}
+    for name in first.columns:
+        columns[name] = np.concatenate([part.columns[name] for part in parts])
+    outputs = {}
+    for name in first.outputs:
+        pairs = [part.outputs[name] for part in parts]
+        outputs[name] = Pair(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
+    return replace(
+        first,
+        paths=joined("paths"),
+        probabilities=joined("probabilities"),
+        detected=joined("detected"),
+        targets=joined("targets"),
+        rows=joined("rows"),
+        columns=columns,
+        outputs=outputs,
+    )

@@ -7,10 +7,10 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.angles import values_near
-from fer_vit.comparison.averages import average, average_directions
-from fer_vit.comparison.statistics import MIN_PERSONS
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.persons import MIN_PERSONS
 from fer_vit.times import TIME_FORMS, read_seconds
 
 # A bin begins earlier by this fraction of its length, since 0.6 / 0.2 is below 3 in binary.

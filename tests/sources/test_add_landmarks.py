@@ -10,13 +10,13 @@ from fer_vit.data.schema import Reading, Row
 from fer_vit.face.detectors import YuNet, detect_in_crop
 from fer_vit.face.image import UNREADABLE, decode_image, encode_png
 from fer_vit.geometry import Image
-from fer_vit.sources.landmarks import add_landmarks
+from fer_vit.sources.add_landmarks import add_landmarks
 
 
 def test_worker_processes_keep_the_order_and_count_what_they_drop(
     astronaut: Image, yunet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.sources.landmarks.IMAGES_PER_WORKER", 4)
+    monkeypatch.setattr("fer_vit.sources.add_landmarks.IMAGES_PER_WORKER", 4)
     crop = astronaut[58:176, 166:284]
     rows = []
     for index in range(22):

@@ -1,0 +1,347 @@
+"""Scores faces with truth: all faces, groups, votes, folds, two models, and further outputs.
+
+N faces, C expressions, G groups.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.data.schema import VOTES_COLUMN
+from fer_vit.errors import printable
+from fer_vit.evaluation.join import align_outputs, align_probabilities, describe_groups
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.results import Evaluation, WrongLabel
+from fer_vit.evaluation.sets import (
+    ALL,
+    COMPARED,
+    DIFFERENCE,
+    FACES,
+    FOLDS,
+    FOUND,
+    GAP,
+    GROUPS,
+    MEANS,
+    MIN_GROUP,
+    NEAR_DUPLICATES,
+    ONLY_FIRST,
+    ONLY_SECOND,
+    OTHER,
+    TOO_FEW,
+    UNKNOWN,
+    VOTES,
+    WITHOUT_NEAR_DUPLICATES,
+    count_row,
+    make_rows,
+)
+from fer_vit.geometry import Array, Mask
+from fer_vit.heads import EXPRESSION, HEADS, head_of
+from fer_vit.stats.bootstrap import mean_intervals
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.measures import measure_intervals
+from fer_vit.stats.results import Row
+from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
+from fer_vit.stats.tests import GroupTest, group_tests, holm, mcnemar, paired_p
+
+MIN_VOTES = 6  # faces with this many votes or fewer share a row
+MAX_VOTES = 10  # faces with this many votes or more share a row
+VOTES_NAMES = {MIN_VOTES: f"{MIN_VOTES} or fewer", MAX_VOTES: f"{MAX_VOTES} or more"}
+
+
+def score(
+    faces: Labelled,
+    by: Sequence[str] = (),
+    second: Labelled | None = None,
+    against: str = "",
+    folds: str = "",
+) -> Evaluation:
+    """Returns the results of all faces and groups, and the comparison with another model.
+
+    If some faces are near-duplicates of training faces, there are also scores without these. A face
+    without a label counts for further outputs only.
+
+    Args:
+        faces: The faces.
+        by: The columns to group by.
+        second: The same faces with another model's predictions; None: no comparison.
+        against: The name of the other model or of its table.
+        folds: The column with the fold of each face; empty: no cross-validation.
+    """
+    labelled = faces.with_label()
+    notes = [*labelled.notes, *describe_groups(faces, by)]
+    probabilities = None
+    facts = labelled.facts
+    if second is not None:
+        facts = facts | {"against": against}
+        if labelled.targets is not None:
+            probabilities = align_probabilities(labelled, second, against)  # (N, C)
+
+    rows = score_expression(labelled, by, folds)
+    if probabilities is not None:
+        rows += compare_models(labelled, probabilities)
+    rows += score_outputs(faces, by)
+    if second is not None and faces.outputs:
+        compared = compare_outputs(faces, second, against)
+        rows += compared
+        if not compared:
+            notes.append(f"{against} has none of the further outputs: they are not compared.")
+
+    known = labelled.take(labelled.predicted)
+    evaluation = Evaluation(
+        facts=facts, rows=tuple(rows), notes=tuple(map(printable, notes)), faces=known
+    )
+    if known.targets is None:
+        return evaluation
+    return replace(
+        evaluation,
+        against=None if probabilities is None else probabilities[labelled.predicted],
+        confusion=confusion_matrix(known.probabilities, known.targets),
+        likely_wrong=find_wrong_labels(known, known.targets),
+    )
+
+
+def find_wrong_labels(faces: Labelled, targets: Array) -> tuple[WrongLabel, ...]:
+    """Returns the faces that `suspect_labels` finds; `targets` are (N, C)."""
+    truth = targets.argmax(1)
+    wrong = []
+    for row, better in suspect_labels(faces.probabilities, targets).tolist():
+        label = faces.labels[truth[row]]
+        wrong.append(WrongLabel(row, faces.paths[row], label, faces.labels[better]))
+    return tuple(wrong)
+
+
+# ------------------------------------------------------------------------------------- expression
+
+
+def score_expression(faces: Labelled, by: Sequence[str] = (), folds: str = "") -> list[Row]:
+    """Returns the scores of expressions: of all faces, groups, votes and folds."""
+    votes = None if faces.targets is None else have_votes(faces.targets)
+    rows = make_rows(EXPRESSION, ALL, "", measure_faces(faces, votes))
+
+    cells = faces.columns.get("near_duplicate", np.array([], object))
+    repeated = np.array([str(cell).lower() in ("true", "1") for cell in cells], bool)
+    if repeated.any():
+        rows.append(count_row(EXPRESSION, ALL, "", NEAR_DUPLICATES, int(repeated.sum())))
+        if not repeated.all():
+            estimates = measure_faces(faces.take(~repeated), votes)
+            rows += make_rows(EXPRESSION, WITHOUT_NEAR_DUPLICATES, "", estimates)
+
+    for column in by:
+        rows += score_groups(faces, column, votes)
+    if folds:
+        for name in dict.fromkeys(faces.columns[folds].tolist()):
+            part = faces.take(faces.columns[folds] == name)
+            rows += group_rows(part, FOLDS, str(name), votes)
+    if faces.targets is not None and VOTES_COLUMN in faces.columns:
+        rows += score_votes(faces.take(faces.predicted))
+    return rows
+
+
+def measure_faces(faces: Labelled, votes: bool | None = None) -> dict[str, Estimate]:
+    """Returns the scores of faces, and the shares of faces that are ambiguous and were found.
+
+    Without labels, confidence and the share of each expression replace the scores. `votes` is as
+    for `contributions`; a group takes the value for all faces.
+    """
+    results: dict[str, Estimate] = {}
+    known = faces.take(faces.predicted)
+    if len(known.paths):
+        if known.targets is None:
+            confidence = known.probabilities.max(1, keepdims=True)
+            (results["confidence"],) = mean_intervals(confidence, known.units)
+            guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
+            shares = mean_intervals(guess, known.units, "share")
+            for label, share in zip(known.labels, shares, strict=True):
+                results[f"share of {label}"] = share
+        else:
+            results |= score_faces(
+                known.probabilities, known.targets, known.labels, known.units, votes=votes
+            )
+        for name, mean in MEANS.items():
+            values = mean.values(known)
+            if not np.isnan(values).all():
+                (results[name],) = mean_intervals(values[:, None], known.units, mean.scale)
+
+    # a photo with several faces counts once
+    _, first = np.unique(faces.paths.astype(str), return_index=True)
+    photos = faces.take(first)
+    detected = photos.detected[:, None].astype(float)
+    (results[FOUND],) = mean_intervals(detected, photos.units, "share")
+    return results
+
+
+def group_rows(faces: Labelled, set: str, group: str, votes: bool | None) -> list[Row]:
+    """Returns the number of faces of a group with a prediction, and its scores."""
+    size = count_row(EXPRESSION, set, group, FACES, int(faces.predicted.sum()))
+    return [size, *make_rows(EXPRESSION, set, group, measure_faces(faces, votes))]
+
+
+class Groups(NamedTuple):
+    """The groups of a column."""
+
+    members: dict[str, Mask]  # whether each face (N,) is in the group
+    few: dict[str, Mask]  # the same for groups of fewer than `MIN_GROUP` persons or photos
+    unknown: Mask  # (N,), whether each face has no value
+
+
+def find_groups(faces: Labelled, column: str) -> Groups:
+    """Returns the groups of a column, in the order of their names."""
+    cells = faces.columns[column]
+    group_of = np.array(["" if cell is None else str(cell) for cell in cells])  # (N,)
+    groups = Groups({}, {}, group_of == "")
+    for name in np.unique(group_of[~groups.unknown]).tolist():
+        member = group_of == name
+        units = np.unique(faces.units[member & faces.predicted])
+        of_size = groups.few if len(units) < MIN_GROUP else groups.members
+        of_size[name] = member
+    return groups
+
+
+def score_groups(faces: Labelled, column: str, votes: bool | None) -> list[Row]:
+    """Returns the scores of the groups of a column and, with labels, tests of their accuracy."""
+    set = GROUPS + column
+    groups = find_groups(faces, column)
+    tests: Mapping[str, GroupTest] = {}
+    compared = faces.predicted & ~groups.unknown
+    if faces.targets is not None and len(groups.members) > 1:
+        known = faces.take(compared)
+        members = [member[compared] for member in groups.members.values()]
+        of_groups = group_tests(known.correct, members, known.units)
+        tests = dict(zip(groups.members, of_groups, strict=True))
+
+    rows = []
+    for name, member in groups.members.items():
+        for row in group_rows(faces.take(member), set, name, votes):
+            rows.append(row)
+            if name in tests and row.measure == "accuracy":
+                rows.append(Row(EXPRESSION, set, name, "difference", *tests[name]))
+    for name, member in groups.few.items():
+        size = int((member & faces.predicted).sum())
+        rows.append(count_row(EXPRESSION, set, name, FACES, size, TOO_FEW))
+    unknown = int((groups.unknown & faces.predicted).sum())
+    rows.append(count_row(EXPRESSION, set, "", UNKNOWN, unknown))
+    if not tests:
+        return rows
+
+    # The gap has no interval. The same data choose the worst and the best group, so that the gap
+    # is biased upwards.
+    accuracies = {}
+    for row in rows:
+        if row.measure == "accuracy" and row.estimate.mean is not None:
+            accuracies[row.group] = row.estimate.mean
+    worst, *_, best = sorted(accuracies, key=accuracies.__getitem__)
+    gap = Estimate(accuracies[best] - accuracies[worst], n=int(compared.sum()))
+    rows.append(Row(EXPRESSION, set, "", GAP, gap, note=f"{best} - {worst}"))
+    return rows
+
+
+def score_votes(faces: Labelled) -> list[Row]:
+    """Returns the accuracy by the votes for the label (column `label_votes`)."""
+    counts = np.array([read_vote_count(cell) for cell in faces.columns[VOTES_COLUMN]])  # (N,)
+    numbers = range(MAX_VOTES, MIN_VOTES - 1, -1)
+    member = counts.clip(MIN_VOTES, MAX_VOTES)[:, None] == np.array(numbers)  # (N, G)
+    hits = np.where(member, faces.correct[:, None], np.nan)  # (N, G)
+    rows = []
+    accuracies = mean_intervals(hits, faces.units, "share")
+    for number, accuracy in zip(numbers, accuracies, strict=True):
+        name = VOTES_NAMES.get(number, str(number))
+        if accuracy.n:
+            rows.append(count_row(EXPRESSION, VOTES, name, FACES, accuracy.n))
+            rows.append(Row(EXPRESSION, VOTES, name, "accuracy", accuracy))
+    return rows
+
+
+def read_vote_count(cell: object) -> float:
+    """Returns the number of votes in a cell; NaN if the cell is no whole number from 0."""
+    try:
+        count = float(str(cell))
+    except ValueError:
+        return np.nan
+    if count < 0 or not count.is_integer():
+        return np.nan
+    return count
+
+
+def compare_models(faces: Labelled, against: Array) -> list[Row]:
+    """Compares a model with another model on the faces that both predict.
+
+    `against` are the other model's probabilities (N, C), NaN for an image without a face.
+    """
+    both = faces.predicted & np.isfinite(against[:, 0])
+    faces = faces.take(both)
+    against = against[both]
+    assert faces.targets is not None
+    targets = faces.targets
+    other = score_faces(against, targets, faces.labels, faces.units)
+    differences = score_faces(
+        faces.probabilities, targets, faces.labels, faces.units, minus=against
+    )
+    test = mcnemar(faces.correct, against.argmax(1) == targets.argmax(1), faces.units)
+    differences.pop("accuracy")  # the interval of the test replaces the bootstrap's
+    return [
+        count_row(EXPRESSION, COMPARED, "", FACES, int(both.sum())),
+        count_row(EXPRESSION, COMPARED, "", ONLY_FIRST, test.only_first),
+        count_row(EXPRESSION, COMPARED, "", ONLY_SECOND, test.only_second),
+        *make_rows(EXPRESSION, OTHER, "", other),
+        Row(EXPRESSION, DIFFERENCE, "", "accuracy", test.difference, test.p),
+        *make_rows(EXPRESSION, DIFFERENCE, "", differences),
+    ]
+
+
+# -------------------------------------------------------------------------------- further outputs
+
+
+def score_outputs(faces: Labelled, by: Sequence[str] = ()) -> list[Row]:
+    """Returns the measures of further outputs with targets: of all faces, and of groups."""
+    if not faces.outputs:
+        return []
+    known = faces.take(faces.predicted)
+    rows = measure_outputs(known, ALL, "")
+    for column in by:
+        for name, member in find_groups(known, column).members.items():
+            rows += measure_outputs(known.take(member), GROUPS + column, name)
+    return rows
+
+
+def measure_outputs(faces: Labelled, set: str, group: str) -> list[Row]:
+    """Returns the measures of each output."""
+    rows = []
+    for column, (values, targets) in faces.outputs.items():
+        names = HEADS[head_of(column)].measures
+        rows += make_rows(
+            column, set, group, measure_intervals(names, values, targets, faces.units)
+        )
+    return rows
+
+
+def compare_outputs(faces: Labelled, second: Labelled, name: str) -> list[Row]:
+    """Compares the mean absolute errors of two models for the outputs that both have.
+
+    The p-values are by `paired_p`, with Holm's correction for the number of outputs of a head.
+    Arguments as for `score`.
+    """
+    shared = align_outputs(faces, second, name)
+    by_head: dict[str, list[str]] = {}
+    for column in shared:
+        by_head.setdefault(head_of(column), []).append(column)
+    rows = []
+    for columns in by_head.values():
+        errors = []  # of both models, and their difference: (N, 3) for each output
+        for column in columns:
+            first = np.abs(faces.outputs[column].values - faces.outputs[column].targets)
+            other = np.abs(shared[column].values - faces.outputs[column].targets)
+            of_models = np.column_stack([first, other, first - other])
+            of_models[np.isnan(first - other)] = np.nan  # both models must have a value
+            errors.append(of_models)
+        p_values = holm([paired_p(of_output[:, 2], faces.units) for of_output in errors])
+        for column, of_output, p in zip(columns, errors, p_values, strict=True):
+            error, other_error, difference = mean_intervals(of_output, faces.units)
+            rows += [
+                count_row(column, COMPARED, "", FACES, error.n),
+                Row(column, COMPARED, "", "error", error),
+                Row(column, COMPARED, "", "the other's error", other_error),
+                Row(column, COMPARED, "", "difference", difference, p),
+            ]
+    return rows

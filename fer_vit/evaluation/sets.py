@@ -1,0 +1,132 @@
+"""The sets of faces and the measures that rows of an evaluation have, and their keys in JSON.
+
+N faces.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.geometry import Array
+from fer_vit.heads import EXPRESSION, HEADS, head_of
+from fer_vit.stats.bootstrap import Scale
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.results import Row
+from fer_vit.stats.scores import SCORES
+
+ALL = "all"
+WITHOUT_NEAR_DUPLICATES = "without near-duplicates"
+OTHER = "the other model"
+DIFFERENCE = "the model minus the other"
+COMPARED = "two models"
+VOTES = "votes for the label"
+FOLDS = "folds"
+ALTERED = "altered images"
+GROUPS = "by "  # the column follows
+
+SETS = {  # the keys of each set in results.json
+    ALL: ("all",),
+    WITHOUT_NEAR_DUPLICATES: ("without near-duplicates",),
+    OTHER: ("comparison", "other"),
+    DIFFERENCE: ("comparison", "difference"),
+    COMPARED: ("comparison",),
+    VOTES: ("by votes",),
+    FOLDS: ("by_fold",),
+    ALTERED: ("robustness",),
+}
+
+FOUND = "face found"  # a measure of photos
+GAP = "gap"  # between the accuracies of the worst and the best group
+
+# Measures that are numbers of faces.
+FACES = "faces"
+NEAR_DUPLICATES = "near-duplicates of train"
+UNKNOWN = "unknown"  # faces without a value in the column of groups
+ONLY_FIRST = "only the model is correct"
+ONLY_SECOND = "only the other is correct"
+COUNTS = (FACES, NEAR_DUPLICATES, UNKNOWN, ONLY_FIRST, ONLY_SECOND)
+
+# A group of fewer persons (photos where persons are unknown) is counted, but not compared.
+MIN_GROUP = 30
+TOO_FEW = "too few persons or photos to compare"  # the note of a small group
+
+
+class FaceMean(NamedTuple):
+    """A measure that is a mean over faces; its name is its key in `MEANS`."""
+
+    # (N,) of faces with a prediction; NaN: the face does not count
+    values: Callable[[Labelled], Array]
+    scale: Scale
+    meaning: str
+
+
+# A mean is added here alone. It has no row if no face counts.
+MEANS = {
+    "accuracy where unambiguous": FaceMean(
+        lambda faces: np.where(faces.ambiguous == 0, faces.hits, np.nan),
+        "share",
+        "the accuracy on the faces that are not ambiguous",
+    ),
+    "ambiguous": FaceMean(
+        lambda faces: faces.ambiguous,
+        "share",
+        "faces for which several expressions, or none, are likely",
+    ),
+}
+# The meanings of all measures of expressions that need one.
+MEANINGS = {name: score.meaning for name, score in SCORES.items() if score.meaning}
+MEANINGS |= {name: mean.meaning for name, mean in MEANS.items()}
+MEANINGS[FOUND] = "photos in which a face was found"
+
+
+def keys(row: Row) -> tuple[str, ...]:
+    """Returns the keys that lead to a row in results.json."""
+    column = row.set.removeprefix(GROUPS)
+    path: tuple[str, ...]
+    if row.measure == NEAR_DUPLICATES:
+        path = (row.measure,)
+    elif row.part == EXPRESSION:
+        if column == row.set:
+            path = (*SETS[row.set], row.group, row.measure)
+        elif row.note == TOO_FEW:
+            path = ("by", column, "few", row.group)
+        elif row.group:
+            path = ("by", column, "groups", row.group, row.measure)
+        else:
+            path = ("by", column, row.measure)
+    elif row.set == ALTERED:  # the part is a head
+        path = ("heads robustness", row.part, row.group, row.measure)
+    else:
+        head = head_of(row.part)
+        output = row.part.removeprefix(HEADS[head].prefix)
+        if row.set == ALL:
+            path = ("heads", head, output, row.measure)
+        elif row.set == COMPARED:
+            path = ("heads compared", head, output, row.measure)
+        else:
+            path = ("heads by", column, head, row.group, output, row.measure)
+    return tuple(key for key in path if key)
+
+
+def value(row: Row) -> Any:
+    """Returns a row's number for JSON: a number of faces, or an estimate, with its p-value."""
+    if row.measure in COUNTS:
+        return row.estimate.n
+    numbers: dict[str, Any] = dict(row.estimate.numbers)
+    if row.p is not None:
+        numbers["p"] = row.p
+    if row.note:
+        numbers["note"] = row.note
+    return numbers
+
+
+def make_rows(part: str, set: str, group: str, estimates: Mapping[str, Estimate]) -> list[Row]:
+    """Returns a row for each measure."""
+    return [Row(part, set, group, measure, estimate) for measure, estimate in estimates.items()]
+
+
+def count_row(part: str, set: str, group: str, measure: str, count: int, note: str = "") -> Row:
+    """Returns the row of a number of faces."""
+    return Row(part, set, group, measure, Estimate(float(count), n=count), note=note)

@@ -1,0 +1,43 @@
+"""Renders the sentences of a room from its template `prose.j2`, so that it reads as its reader
+gets it: a macro is a paragraph, or a list with an item a line.
+"""
+
+import re
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fer_vit.errors import printable
+from fer_vit.stats.estimate import Estimate, estimate_text
+from fer_vit.wording import counted
+
+
+def _printable_text(value: object) -> object:
+    return printable(value) if type(value) is str else value
+
+
+def _named_estimate(estimate: Estimate, form: str) -> str:
+    return estimate_text(estimate, form, named=True)
+
+
+class Prose:
+    """The sentences of a room, such as "evaluation"."""
+
+    def __init__(self, room: str) -> None:
+        environment = Environment(  # noqa: S701 - plain text; the page escapes it
+            loader=PackageLoader("fer_vit", room),
+            finalize=_printable_text,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )
+        environment.filters |= {"estimate": _named_estimate, "counted": counted}
+        self._macros = environment.get_template("prose.j2").module
+
+    def text(self, macro: str, **values: object) -> str:
+        """Returns a paragraph. A line of the template is no line of the text."""
+        return re.sub(r"\s*\n\s*", " ", str(getattr(self._macros, macro)(**values)).strip())
+
+    def lines(self, macro: str, **values: object) -> list[str]:
+        """Returns the lines of a list."""
+        lines = str(getattr(self._macros, macro)(**values)).splitlines()
+        return [line.strip() for line in lines if line.strip()]

@@ -1,0 +1,1 @@
+"""Numbers with their uncertainty: estimates, bootstrap, tests, scores and series."""
