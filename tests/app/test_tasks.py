@@ -42,6 +42,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.visualization import evidence
 from fer_vit.visualization.evidence import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
@@ -70,7 +71,7 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports explain by the method that takes a tenth of the time."""
-    monkeypatch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
+    monkeypatch.setattr(evidence, "ExplainOptions", partial(ExplainOptions, "relevance"))
 
 
 def do(task: Task, events: list[JobEvent]) -> None:

@@ -8,8 +8,9 @@ from torch import Tensor
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.evaluation.logits import labelled_rows, predict_logits
+from fer_vit.evaluation.logits import labelled_rows
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from tests.helpers.crops import as_tensors
 
 
 def labelled_logits(
@@ -18,5 +19,8 @@ def labelled_logits(
     """The logits of labelled faces, before the temperature, and their votes (N, C)."""
     rows = labelled_rows(Manifest.read(manifest), split)
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
-    batches = face_crops(dataset, range(len(rows)), FACES_PER_PASS)
-    return predict_logits(model, batches), torch.from_numpy(rows.targets()).float()
+    logits = []
+    with torch.inference_mode():
+        for crops in face_crops(dataset, range(len(rows)), FACES_PER_PASS):
+            logits.append(model.net.logits(*as_tensors(crops)))
+    return torch.cat(logits), torch.from_numpy(rows.targets()).float()
