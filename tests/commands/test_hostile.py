@@ -176,7 +176,7 @@ def test_training_names_the_image_that_kills_its_worker(
             os.kill(os.getpid(), signal.SIGKILL)
         return decode_image(data)
 
-    monkeypatch.setattr("fer_vit.data.dataset.decode_image", decode)
+    monkeypatch.setattr("fer_vit.data.manifest.decode_image", decode)
     words = [*TINY, f"--data.manifest={manifest}", "--data.num_workers=2"]
     if verb == "fit":
         words += [

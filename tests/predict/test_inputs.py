@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.predict import photos
 from fer_vit.predict.inputs import as_sources, find_inputs
 
 
@@ -65,7 +64,3 @@ def test_what_a_folder_has_besides_photos_is_logged(
     notes = [record.getMessage() for record in caplog.records if record.name == "fer_vit"]
     assert len(notes) == 2
     assert "1 .txt" in notes[0]
-
-
-def test_as_sources_has_the_path_of_0_1() -> None:
-    assert photos.as_sources is as_sources

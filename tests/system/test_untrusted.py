@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from itertools import repeat
 from operator import call, mul
 from pathlib import Path
@@ -196,4 +197,8 @@ def children() -> set[str]:
     path = Path("/proc/self/task")
     if not path.exists():
         return set()
-    return {pid for task in path.iterdir() for pid in (task / "children").read_text().split()}
+    found: set[str] = set()
+    for task in path.iterdir():
+        with suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found.update((task / "children").read_text().split())
+    return found
