@@ -6,8 +6,8 @@ BIN := .venv/bin
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (three minutes on two cores)"
 	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
-	@echo "make test   make lint and the default tests (about three minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (about fifteen minutes in all)"
+	@echo "make test   make lint and the default tests (about eight minutes on two cores)"
+	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  the core alone in a new environment: its size, README's commands and Python"
 	@echo "make reference  write the pages of docs/reference that are made from code"
