@@ -119,7 +119,7 @@ def read_model_settings(plain: Any, name: str | Path, pretraining: bool = False)
             crop[key] = given
     settings = read_settings(ModelSettings, values, name, crop=read_settings(CropSpec, crop, name))
     check_head_outputs(settings.outputs, name)
-    _check_ranges(settings, name)
+    check_ranges(settings, name)
     return settings
 
 
@@ -150,7 +150,7 @@ def _settings_parser(kind: type, built: frozenset[str]) -> ArgumentParser:
     return parser
 
 
-def _check_ranges(settings: ModelSettings, name: str | Path) -> None:
+def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     """Raises FerVitError when the number of values of a setting or a value is wrong."""
     classes = len(settings.labels)
     crop = settings.crop
@@ -166,8 +166,8 @@ def _check_ranges(settings: ModelSettings, name: str | Path) -> None:
 
     expect("temperature", _all_within([settings.temperature], 1e-3, 1e3), "from 0.001 to 1000")
 
-    # A row has the threshold for all faces, then for each label (1 + C). Files of earlier versions
-    # have None for a label with too few calibration faces.
+    # A row has the threshold for all faces, then for each label (1 + C). None: a label with too few
+    # calibration faces.
     valid_rows = []
     for row in settings.thresholds.values():
         is_complete = len(row) == 1 + classes and row[0] is not None

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,28 @@ from fer_vit.errors import ModelError, short
 from fer_vit.face.finder import Crops
 from fer_vit.face.network import open_network
 from fer_vit.geometry import Array
-from fer_vit.model_settings import ModelSettings
+from fer_vit.model_settings import ModelSettings, check_ranges, read_settings
 from fer_vit.processes import threads
+from fer_vit.system.untrusted import MEGA, memory_limit
 from fer_vit.texts import check_permission
+from fer_vit.wording import counted
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 FACES_PER_THREAD = 8  # one thread computes up to 8 faces as fast as two threads
+
+# Limits of memory, because a graph from elsewhere may allocate any amount, when it is read and when
+# it computes. The weights are expanded from 16 bits and copied; the largest networks of timm take
+# 200 MB for a face.
+MEMORY_OF_FILE = 500 * MEGA
+MEMORY_PER_BYTE = 8
+MEMORY_PER_THREAD = 2_000 * MEGA
+
 RETURNS = "logits"  # what a file for an engine returns, in its metadata
 METADATA = "fer_vit"  # the key of the metadata in an ONNX file
 FIRST_OUTPUTS = ("logits", "features")
+CALIBRATION_KEYS = [entry.name for entry in fields(Calibration)]
 
 
 def network_inputs(crops: Crops) -> dict[str, Any]:
@@ -59,14 +71,14 @@ class OnnxEngine:
         self.heads = [*settings.outputs]
         self.width = self._check(settings)
         self.takes_regions = len(self._session.get_inputs()) > 1
-        self.calibration: Calibration | None = None
-        if "temperature" in facts:
-            self.calibration = Calibration(facts["temperature"], facts["thresholds"])
+        self.calibration = self._read_calibration(facts, settings)
         self.fingerprint: str = facts["weights"]
 
     def _open(self) -> "InferenceSession":
+        memory = MEMORY_OF_FILE + MEMORY_PER_BYTE * len(self._content)
         try:
-            return open_network(self._content)
+            with memory_limit(memory):
+                return open_network(self._content)
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise ModelError(
                 f"{self.path} is not an ONNX file that ONNX Runtime reads "
@@ -86,9 +98,23 @@ class OnnxEngine:
         except (ValueError, LookupError, TypeError) as error:
             raise ModelError(
                 f"Expected {self.path} to return the logits of a model of fer-vit, but it is "
-                "another file. Write the folder with `fer-vit export FOLDER`."
+                "another file. Write the folder with `fer-vit export FOLDER --onnx`."
             ) from error
         return dict(facts)
+
+    def _read_calibration(
+        self, facts: dict[str, Any], settings: ModelSettings
+    ) -> Calibration | None:
+        """Returns the file's own calibration. None: it has the model's.
+
+        Raises FerVitError when numbers are missing or out of range.
+        """
+        own = {key: facts[key] for key in CALIBRATION_KEYS if key in facts}
+        if not own:
+            return None
+        calibration = read_settings(Calibration, own, self.path)
+        check_ranges(replace(settings, **asdict(calibration)), self.path)
+        return calibration
 
     def _check(self, settings: ModelSettings) -> int:
         """Returns the width of the features.
@@ -125,11 +151,14 @@ class OnnxEngine:
         """Returns the raw outputs for one or more crops."""
         chunks = [*crops.split(FACES_PER_THREAD)]
         count = min(threads(), len(chunks))
-        if count > 1:
-            with ThreadPoolExecutor(count) as pool:
+        try:
+            with memory_limit(count * MEMORY_PER_THREAD), ThreadPoolExecutor(count) as pool:
                 parts = [*pool.map(self._run_chunk, chunks)]
-        else:
-            parts = [self._run_chunk(chunk) for chunk in chunks]
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise ModelError(
+                f"{self.path} cannot compute {counted(len(crops), 'face')} "
+                f"({short(' '.join(str(error).split()))}). Export the model again."
+            ) from error
         logits, features, *heads = (np.concatenate(part) for part in zip(*parts, strict=True))
         return RawOutputs(logits, features, dict(zip(self.heads, heads, strict=True)))
 

@@ -23,7 +23,7 @@ from fer_vit.conformal import Thresholds
 from fer_vit.engine.choice import Opened, Precision, open_model, open_network
 from fer_vit.engine.decode import Predictions, decode
 from fer_vit.engine.protocol import Calibration
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, ModelError, short
 from fer_vit.extras import missing_extra
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
@@ -50,7 +50,7 @@ from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.results import FaceResults, as_results, report_photos, table
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.report.draw import Attention
-from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.store.hub import DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.times import Time
 from fer_vit.version import __version__
 
@@ -173,15 +173,22 @@ class Recognizer:
     def net(self) -> "RegionViT":
         """The network in torch, which explanations need. It is loaded when it is needed first.
 
-        Raises FerVitError when PyTorch is not installed, or the folder has no weights for it.
+        Raises FerVitError when PyTorch is not installed, or the folder has no weights for it, or
+        others than the engine's.
         """
         if self._net is None:
             if find_spec("torch") is None:
                 raise missing_extra("An explanation", "torch")
             # not at the top: PyTorch may be missing
-            from fer_vit.store.folder import load_network
+            from fer_vit.store.folder import hash_weights, load_network
 
-            self._net = load_network(self._folder)
+            net = load_network(self._folder)
+            if hash_weights(net.state_dict()) != self.engine.fingerprint.partition(" ")[0]:
+                raise ModelError(
+                    f"The ONNX file in {self._folder} has other weights than {WEIGHTS_FILE}. "
+                    "Write the folder again: `fer-vit export FOLDER --onnx`."
+                )
+            self._net = net
             self._net.settings = self.settings
             self._net.change_prior(self._frequencies, self._possible)
         return self._net

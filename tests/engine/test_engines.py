@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import softmax
 
 from fer_vit import load
@@ -270,9 +271,38 @@ def change_settings(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def read_elsewhere(folder: Path) -> None:
+    """Weights that lie in another file of the system."""
+    path = folder / ENGINE_FILES["float32"]
+    model = onnx.load(path)
+    tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    size = len(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "/dev/zero"), ("length", str(size))):
+        tensor.external_data.add(key=key, value=value)
+    onnx.save(model, path)
+
+
+def calibrate(**facts: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / ENGINE_FILES["float32"]
+        model = onnx.load(path)
+        (entry,) = model.metadata_props
+        entry.value = json.dumps(json.loads(entry.value) | facts)
+        onnx.save(model, path)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (read_elsewhere, "is not an ONNX file that ONNX Runtime reads"),
+        (calibrate(temperature="x"), "does not fit"),
+        (calibrate(temperature=0.0), "expected temperature to be from"),
+        (calibrate(thresholds={}), "does not fit"),
+        (calibrate(temperature=1.0, thresholds={"0.9": [2]}), "expected thresholds to be"),
         (damage, "is not an ONNX file that ONNX Runtime reads"),
         (empty, "is not an ONNX file that ONNX Runtime reads"),
         (take_foreign, "it is another file"),
@@ -286,8 +316,44 @@ def test_a_file_that_does_not_fit_causes_one_line(
 ) -> None:
     folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
     change(folder)
-    with pytest.raises(ModelError, match=rf"^[^\n]*model\.onnx[^\n]*{words}[^\n]*$"):
+    with pytest.raises(FerVitError, match=rf"^[^\n]*model\.onnx[^\n]*{words}[^\n]*$"):
         load(folder, "cpu")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
+def test_a_graph_of_some_megabytes_cannot_take_all_memory(tmp_path: Path, astronaut: Array) -> None:
+    """It adds the sum of 4 GB of zeros to the logits. A batch of 64 faces is honest."""
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    path = folder / ENGINE_FILES["float32"]
+    model = onnx.load(path)
+    logits = model.graph.output[0].name
+    for node in model.graph.node:
+        node.output[:] = ["before" if name == logits else name for name in node.output]
+    size = onnx.numpy_helper.from_array(np.array([1 << 30]), "size")
+    model.graph.initializer.append(size)
+    model.graph.node.extend(
+        onnx.helper.make_node(kind, inputs, [output], **options)
+        for kind, inputs, output, options in (
+            ("ConstantOfShape", ["size"], "zeros", {}),
+            ("ReduceSum", ["zeros"], "sum", {"keepdims": 0}),
+            ("Add", ["before", "sum"], logits, {}),
+        )
+    )
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match=r"^[^\n]*model\.onnx cannot compute 1 face \([^\n]*$"):
+        load(folder, "cpu").predict(astronaut)
+    assert len(load(device="cpu").predict([astronaut] * 64)) == 64
+
+
+def test_files_of_different_weights_are_not_explained(tmp_path: Path, astronaut: Array) -> None:
+    folder = shutil.copytree(shipped_models()[DEFAULT_MODEL], tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = next(iter(weights))
+    save_file(weights | {name: weights[name] + 1}, folder / "model.safetensors")
+    model = load(folder, "cpu")
+    faces = model.predict(astronaut)
+    with pytest.raises(ModelError, match=r"^[^\n]*has other weights[^\n]*--onnx[^\n]*$"):
+        model.explain(faces)
 
 
 def test_8_bits_that_a_model_does_not_have_cause_one_line(
