@@ -21,8 +21,8 @@ COVERAGES = (90, 95)  # in percent
 # The thresholds (1 + C) by coverage in percent: the smallest probability of a label in a set, first
 # for all faces, then for the faces with each label. A label with too few calibration faces has the
 # threshold 0, so the label is in every set: fewer than 9 faces cannot cover 90%, and fewer than 19
-# faces cannot cover 95%. Files of earlier versions have None for a label with fewer than 19 faces.
-Thresholds = Mapping[str, Sequence[float | None]]
+# faces cannot cover 95%.
+Thresholds = Mapping[str, Sequence[float]]
 
 
 def fit_thresholds(probabilities: Array, target: IntArray) -> dict[str, list[float]]:
@@ -60,11 +60,8 @@ def in_set(
         probabilities: The probabilities from the model (..., C).
         thresholds: The thresholds of the model.
         coverage: The coverage in percent.
-        by_class: Whether the coverage holds for each label, with larger sets. A label without a
-            threshold is then in every set, because its coverage is unknown.
+        by_class: Whether the coverage holds for each label, with larger sets. A label with
+            too few calibration faces is then in every set.
     """
-    overall, *label_thresholds = thresholds[str(coverage)]
-    if not by_class:
-        return np.asarray(probabilities >= np.array(overall, float))
-    least = [0.0 if threshold is None else threshold for threshold in label_thresholds]
-    return np.asarray(probabilities >= np.array(least))
+    overall, *each = thresholds[str(coverage)]
+    return np.asarray(probabilities >= np.array(each if by_class else overall))

@@ -166,12 +166,10 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
 
     expect("temperature", _all_within([settings.temperature], 1e-3, 1e3), "from 0.001 to 1000")
 
-    # A row has the threshold for all faces, then for each label (1 + C). None: a label with too few
-    # calibration faces.
-    valid_rows = []
-    for row in settings.thresholds.values():
-        is_complete = len(row) == 1 + classes and row[0] is not None
-        valid_rows.append(is_complete and _all_within(row, 0, 1))
+    # a row has the threshold for all faces, then for each label (1 + C)
+    valid_rows = [
+        len(row) == 1 + classes and _all_within(row, 0, 1) for row in settings.thresholds.values()
+    ]
     has_keys = not settings.thresholds or settings.thresholds.keys() == COVERAGE_KEYS
     are_valid = has_keys and all(valid_rows)
     expect("thresholds", are_valid, "from 0 to 1, all and each label, by coverage")

@@ -58,14 +58,6 @@ def test_a_label_at_the_threshold_is_in_the_set() -> None:
     assert in_set(np.array([0.24, 0.76]), thresholds).tolist() == [False, True]
 
 
-def test_a_label_without_a_threshold_is_in_each_set_by_class() -> None:
-    """Files of earlier versions have None: a set without the label would never contain it."""
-    thresholds = {"90": [0.25, 0.25, None], "95": [0.1, 0.1, None]}
-    faces = np.array([[0.9, 0.1], [1.0, 0.0]])
-    assert in_set(faces, thresholds, by_class=True).all()
-    assert in_set(faces, thresholds).tolist() == [[True, False], [True, False]]
-
-
 @pytest.mark.parametrize(("count", "in_each"), [(0, (90, 95)), (8, (90, 95)), (9, (95,)), (19, ())])
 def test_a_label_with_too_few_faces_is_in_each_set_by_class(
     count: int, in_each: tuple[int, ...]

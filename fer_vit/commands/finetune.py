@@ -22,7 +22,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.stats.estimate import Estimate, estimate_text
-from fer_vit.store.folder import CARD, TO_FILL, read_model
+from fer_vit.store.folder import TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.recipe import Recipe
@@ -264,8 +264,7 @@ def result_lines(models: Mapping[str, Mapping[str, Estimate]]) -> list[str]:
 def complete_card(card: Path, labels: Sequence[str], results: Sequence[str], photos: int) -> None:
     """Replaces the text to be filled in of a model card by scores.
 
-    A card without this text stays unaltered. An empty card, as an earlier version wrote it, becomes
-    the usual one first.
+    A card without this text stays unaltered.
 
     Args:
         card: The card.
@@ -282,6 +281,6 @@ def complete_card(card: Path, labels: Sequence[str], results: Sequence[str], pho
     ]
     lines.append("To be filled in: who is in the photos, who labelled them, prohibited uses.")
 
-    text = card.read_text("utf-8") or CARD
+    text = card.read_text("utf-8")
     with atomic_write(card) as new:
         new.write_text(text.replace(TO_FILL, "\n".join(lines)), "utf-8")
