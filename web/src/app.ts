@@ -6,8 +6,8 @@ import { framesOf } from './clip';
 import type { Facts } from './facts';
 import { Refusal } from './messages';
 import { parentOrigin, sendRows } from './parent';
-import { clipSection, countOf, largest, photoSection } from './show';
-import { csv, emptyRow, row, type Row } from './table';
+import { clipSection, countOf, photoSection } from './show';
+import { csv, emptyRow, largest, row, type Row } from './table';
 import { smooth, Tracker, type TrackedFrame } from './track';
 
 const MAX_PIXELS = 100e6;
@@ -79,7 +79,7 @@ async function readPhoto(file: Blob, name: string): Promise<void> {
   const status = found.faces.length ? facts.statuses.ok : facts.statuses.none;
   const info = { path: name, status };
   add(found.faces.length ? found.faces.map((face, i) => row(info, i, face, facts)) : [emptyRow(info, facts)]);
-  files.append(photoSection(name, found.picture, found, facts, client, files.childElementCount < OPEN));
+  files.append(photoSection(name, found.picture, found, facts, files.childElementCount < OPEN));
 }
 
 async function readClip(file: Blob, name: string): Promise<void> {

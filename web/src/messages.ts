@@ -2,7 +2,7 @@
 
 import type { Facts } from './facts';
 import type { Matrix } from './geometry';
-import type { Crop, Face } from './model';
+import type { Face } from './model';
 
 /** A face with the square around it as a picture for the page. */
 export interface ShownFace extends Face {
@@ -19,7 +19,6 @@ export interface Requests {
   load: { ask: { model: string }; answer: Facts };
   photo: { ask: { file: Blob }; answer: Found<ShownFace> & { picture: Blob } };
   frame: { ask: { frame: ImageBitmap | VideoFrame }; answer: Found };
-  regions: { ask: { crop: Crop; label: number }; answer: { falls: number[] } };
 }
 
 export type Kind = keyof Requests;

@@ -10,18 +10,21 @@ import { planes, warp, type Picture } from './image';
 
 const FACES_AT_ONCE = 16;
 
-/** A face as the model gets it. */
-export interface Crop {
-  pixels: Float32Array;
+/** Where a face and its regions are. */
+export interface Place {
   toCrop: Matrix;
   boxes: Box[];
   visible: boolean[];
   blur: number | null;
 }
 
+/** A face as the model gets it. */
+interface Crop extends Place {
+  pixels: Float32Array;
+}
+
 /** What the model says about a face. */
 export interface Prediction {
-  logits: number[];
   probabilities: number[];
   /** The expressions of the prediction set at 90 %. */
   set: string[];
@@ -30,7 +33,7 @@ export interface Prediction {
 }
 
 export interface Face extends Detection, Prediction {
-  crop: Crop;
+  crop: Place;
   /** The side of the crop in pixels of the picture. */
   size: number;
   /** The regions whose centre is in the picture. */
@@ -75,19 +78,6 @@ function regionsInPicture({ toCrop, boxes, visible }: Crop, image: Picture): boo
   });
 }
 
-/** The pixels of a crop with their mean colour in a box. */
-function covered(pixels: Float32Array, [left, top, right, bottom]: Box, size: number): Float32Array {
-  const made = pixels.slice();
-  const inside = (start: number, end: number): [number, number] =>
-    [Math.max(0, Math.ceil(start - 0.5)), Math.min(size, Math.ceil(end - 0.5))];
-  const [[firstColumn, endColumn], [firstRow, endRow]] = [inside(left, right), inside(top, bottom)];
-  for (let plane = 0; plane < pixels.length; plane += size * size) {
-    const colour = pixels.subarray(plane, plane + size * size).reduce((sum, level) => sum + level, 0) / size ** 2;
-    for (let y = firstRow; y < endRow; y += 1) made.fill(colour, plane + size * y + firstColumn, plane + size * y + endColumn);
-  }
-  return made;
-}
-
 function softmax(logits: number[]): number[] {
   const most = Math.max(...logits);
   const powers = logits.map(logit => Math.exp(logit - most));
@@ -117,17 +107,15 @@ export class Model {
     private readonly session: ort.InferenceSession,
   ) {}
 
-  /** What the model says about crops, each with the regions that it may see. */
-  async predict(crops: Crop[], seen: boolean[][]): Promise<Prediction[]> {
+  async predict(crops: Crop[]): Promise<Prediction[]> {
     const predictions: Prediction[] = [];
     for (let first = 0; first < crops.length; first += FACES_AT_ONCE) {
-      const end = first + FACES_AT_ONCE;
-      predictions.push(...await this.predictAtOnce(crops.slice(first, end), seen.slice(first, end)));
+      predictions.push(...await this.predictAtOnce(crops.slice(first, first + FACES_AT_ONCE)));
     }
     return predictions;
   }
 
-  private async predictAtOnce(crops: Crop[], seen: boolean[][]): Promise<Prediction[]> {
+  private async predictAtOnce(crops: Crop[]): Promise<Prediction[]> {
     const { facts } = this;
     const [faces, regions] = [crops.length, crops[0].boxes.length];
     const pixels = new Float32Array(faces * 3 * facts.size ** 2);
@@ -138,7 +126,7 @@ export class Model {
       crop.boxes.forEach((box, region) => {
         if (!crop.visible[region]) return;
         boxes.set(box, 4 * (face * regions + region));
-        valid[face * regions + region] = Number(seen[face][region]);
+        valid[face * regions + region] = 1;
       });
     });
     const tensors = [
@@ -162,30 +150,19 @@ export class Model {
       const logits = row('logits', face);
       const probabilities = softmax(logits.map(logit => logit / this.network.temperature));
       const set = facts.labels.filter((_, label) => probabilities[label] >= this.network.threshold);
-      return { logits, probabilities, set, values };
+      return { probabilities, set, values };
     });
-  }
-
-  /** How much the logit of a label falls when a region is hidden, for each region; 0 if it is not visible. */
-  async hideRegions(crop: Crop, label: number): Promise<number[]> {
-    const { size } = this.facts;
-    const regions = [...crop.boxes.keys()].filter(region => crop.visible[region]);
-    const hidden = regions.map(region => ({ ...crop, pixels: covered(crop.pixels, crop.boxes[region], size) }));
-    const seen = regions.map(region => crop.visible.map((visible, other) => visible && other !== region));
-    const [whole, ...without] = await this.predict([crop, ...hidden], [crop.visible, ...seen]);
-    const falls = crop.boxes.map(() => 0);
-    regions.forEach((region, i) => { falls[region] = whole.logits[label] - without[i].logits[label]; });
-    return falls;
   }
 
   /** Classifies the faces of a picture. */
   async classify(image: Picture, found: Detection[]): Promise<Face[]> {
     const crops = found.map(face => cropFace(image, face.landmarks, this.facts));
-    const predictions = await this.predict(crops, crops.map(crop => crop.visible));
+    const predictions = await this.predict(crops);
+    const places = crops.map(({ pixels: _, ...place }) => place);
     return found.map((face, i) => ({
       ...face,
       ...predictions[i],
-      crop: crops[i],
+      crop: places[i],
       size: this.facts.size / Math.sqrt(determinant(crops[i].toCrop)),
       inPicture: regionsInPicture(crops[i], image),
     }));

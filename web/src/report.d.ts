@@ -13,13 +13,10 @@ interface ReportFace {
   order: number[];
   probabilities: number[];
   charts: Record<string, { values: number[]; angles?: Record<string, number> }>;
-  targets: { name: string; shares: number[] }[];
-  interactions: [number, number, number][];
 }
 
 declare const labels: string[];
 declare const colours: string[];
-declare const regions: string[];
 
 declare function element<K extends keyof HTMLElementTagNameMap>(
   name: K, attributes?: Record<string, string | number>, ...children: (Node | string)[]): HTMLElementTagNameMap[K];
@@ -34,6 +31,3 @@ declare function placeNames(whole: HTMLElement, boxes: HTMLElement[]): void;
 declare function probabilities(face: ReportFace): HTMLTableElement;
 declare function charts(face: ReportFace): HTMLElement[];
 declare function startPicture(svg: SVGSVGElement, face: ReportFace, grey: boolean): object;
-declare function drawAttribution(canvas: object, target: object, state: { regions?: string }): void;
-declare function attributionSentence(face: ReportFace, target: object): string;
-declare function attributionTables(face: ReportFace, target: object): HTMLTableElement[];

@@ -1,11 +1,8 @@
 // Shows faces with the pictures and bars of the report.
 
-import type { Client } from './client';
 import type { Facts } from './facts';
 import type { Found, ShownFace } from './messages';
 import { warningsOf } from './table';
-
-const largest = (values: number[]): number => values.indexOf(Math.max(...values));
 
 /** Faces of a photo count from 1 on the page, as in the report; the table counts from 0. */
 const place = (index: number, of: number): string => (of > 1 ? `face ${index + 1} of ${of}` : '');
@@ -31,18 +28,10 @@ function reportFace(face: ShownFace, index: number, of: number, name: string, fa
     order,
     probabilities,
     charts: Object.fromEntries(ofHeads),
-    targets: [{ name: facts.labels[order[0]], shares: crop.boxes.map(() => 0) }],
-    interactions: [],
   };
 }
 
-/** What each region contributes: how far the logit falls without it, as a share of all. */
-export function sharesOf(falls: number[]): number[] {
-  const total = falls.reduce((sum, fall) => sum + Math.abs(fall), 0);
-  return falls.map(fall => (total > 0 ? fall / total : 0));
-}
-
-function panel(face: ShownFace, shown: ReportFace, facts: Facts, client: Client): HTMLElement {
+function panel(face: ShownFace, shown: ReportFace, facts: Facts): HTMLElement {
   const made = document.querySelector<HTMLTemplateElement>('#face')!.content.firstElementChild!.cloneNode(true) as HTMLElement;
   const part = <T extends Element = HTMLElement>(selector: string): T => made.querySelector<T>(selector)!;
   const top = shown.order[0];
@@ -58,35 +47,12 @@ function panel(face: ShownFace, shown: ReportFace, facts: Facts, client: Client)
 
   const svg = part<SVGSVGElement>('svg');
   svg.setAttribute('aria-label', `The face: ${labels[top]} ${probability(shown.probabilities[top])}`);
-  let explained = false;
-  const draw = (): void => {
-    drawAttribution(startPicture(svg, shown, false), { index: 0, ...shown.targets[0] }, explained ? { regions: 'on' } : {});
-  };
-  new ResizeObserver(draw).observe(svg);
-
-  const explain = part<HTMLButtonElement>('.explain');
-  explain.addEventListener('click', async () => {
-    explain.disabled = true;
-    part('.result').textContent = 'Hiding one region after the other …';
-    try {
-      const { falls } = await client.ask('regions', { crop: face.crop, label: top });
-      shown.targets[0].shares = sharesOf(falls);
-      explained = true;
-      draw();
-      const target = { index: 0, ...shown.targets[0] };
-      part('.result').textContent = attributionSentence(shown, target);
-      part('.numbers').replaceChildren(...attributionTables(shown, target));
-      explain.parentElement!.remove();
-    } catch (error) {
-      part('.result').textContent = (error as Error).message;
-      explain.disabled = false;
-    }
-  });
+  new ResizeObserver(() => startPicture(svg, shown, false)).observe(svg);
   return made;
 }
 
 /** A photo with a box for each face, and one face with its numbers. */
-export function photoSection(name: string, picture: Blob, found: Found<ShownFace>, facts: Facts, client: Client, open: boolean): HTMLElement {
+export function photoSection(name: string, picture: Blob, found: Found<ShownFace>, facts: Facts, open: boolean): HTMLElement {
   const faces = found.faces.map((face, i) => reportFace(face, i, found.faces.length, name, facts));
   const image = element('img', { src: URL.createObjectURL(picture), alt: `${name}, ${countOf(faces.length)}` });
   const section = element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)));
@@ -96,7 +62,7 @@ export function photoSection(name: string, picture: Blob, found: Found<ShownFace
     pressed?.setAttribute('aria-pressed', 'false');
     pressed = boxes[index];
     pressed.setAttribute('aria-pressed', 'true');
-    place.replaceChildren(panel(found.faces[index], faces[index], facts, client));
+    place.replaceChildren(panel(found.faces[index], faces[index], facts));
   };
   const boxes = faces.map((face, i) => {
     const { box } = found.faces[i];
@@ -134,5 +100,3 @@ export function clipSection(name: string, lines: string, people: Map<number, num
   return element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)), element('p', {}, lines),
     element('div', { class: 'people' }, ...figures));
 }
-
-export { largest };

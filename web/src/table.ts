@@ -23,7 +23,7 @@ export interface Picture {
 
 const LANDMARKS = ['right_eye', 'left_eye', 'nose', 'right_mouth', 'left_mouth'];
 
-const largest = (values: number[]): number => values.indexOf(Math.max(...values));
+export const largest = (values: number[]): number => values.indexOf(Math.max(...values));
 
 /** The names of the warnings that apply to a face. */
 export function warningsOf(face: Face, facts: Facts): string[] {

@@ -111,13 +111,6 @@ async function read(image: Picture): Promise<Found> {
   return { width: image.width, height: image.height, faces };
 }
 
-/** The faces of a frame, without pixels: a long clip has many. */
-async function readFrame(frame: ImageBitmap | VideoFrame): Promise<Found> {
-  const found = await read(pixelsOf(frame));
-  const faces = found.faces.map(face => ({ ...face, crop: { ...face.crop, pixels: new Float32Array(0) } }));
-  return { ...found, faces };
-}
-
 /** A photo as the page shows it: as it is, or smaller. */
 async function shown(file: Blob, { width, height }: Picture): Promise<Blob> {
   const scale = SHOWN_SIDE / Math.max(width, height);
@@ -153,8 +146,7 @@ async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
   switch (ask.kind) {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask.file);
-    case 'frame': return readFrame(ask.frame);
-    case 'regions': return { falls: await ready().model.hideRegions(ask.crop, ask.label) };
+    case 'frame': return read(pixelsOf(ask.frame));
   }
 }
 
