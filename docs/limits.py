@@ -7,6 +7,7 @@ from fer_vit import faces, listing, pickles
 from fer_vit.app import guard, jobs, server, tasks, uploads
 from fer_vit.commands import predict
 from fer_vit.data import schema
+from fer_vit.engine import onnx_engine
 from fer_vit.evaluation import join
 from fer_vit.face import detectors, headers, image, landmarks
 from fer_vit.predict import frames, video
@@ -134,6 +135,16 @@ def table_limits() -> Iterator[Limit]:
         "memory for the settings of a checkpoint", megabytes(pickles.MAX_MEMORY), "on Linux"
     )
     yield Limit("time for the settings of a checkpoint", f"{pickles.MAX_SECONDS} s")
+    yield Limit(
+        "memory for reading a `model.onnx`",
+        f"{megabytes(onnx_engine.MEMORY_OF_FILE)} and {onnx_engine.MEMORY_PER_BYTE} times its size",
+        "on Linux",
+    )
+    yield Limit(
+        "memory for computing with a `model.onnx`",
+        f"{megabytes(onnx_engine.MEMORY_PER_THREAD)} for each thread",
+        "on Linux",
+    )
 
 
 def data_limits() -> Iterator[Limit]:

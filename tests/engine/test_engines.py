@@ -83,17 +83,21 @@ def test_the_engines_of_a_shipped_model_agree(name: str, drawn: Path) -> None:
     check_agreement(name, crops)
 
 
+@pytest.fixture(scope="module")
+def photos(ferplus_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """The validation faces of FERPlus."""
+    place = tmp_path_factory.mktemp("ferplus")
+    shutil.unpack_archive(ferplus_zip, place)
+    (folder,) = place.iterdir()
+    run("prepare", "ferplus", folder, place / "faces.parquet")
+    return Manifest.read(place / "faces.parquet").split("val")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", shipped_models())
-def test_the_engines_of_a_shipped_model_agree_on_photos(
-    name: str, ferplus_zip: Path, tmp_path: Path
-) -> None:
-    shutil.unpack_archive(ferplus_zip, tmp_path)
-    (folder,) = tmp_path.iterdir()
-    run("prepare", "ferplus", folder, tmp_path / "faces.parquet")
-    faces = Manifest.read(tmp_path / "faces.parquet").split("val")
-    rows = np.linspace(0, len(faces) - 1, MANY).astype(int).tolist()
-    (crops,) = face_crops(FaceDataset(faces, load(name, "cpu").crop_spec), rows, MANY)
+def test_the_engines_of_a_shipped_model_agree_on_photos(name: str, photos: Manifest) -> None:
+    rows = np.linspace(0, len(photos) - 1, MANY).astype(int).tolist()
+    (crops,) = face_crops(FaceDataset(photos, load(name, "cpu").crop_spec), rows, MANY)
     check_agreement(name, crops)
     valid = crops.valid.copy()
     valid[::2, ::3] = False
