@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo lint test test-all test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
-	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (three minutes on two cores)"
+	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
 	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about eight minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
@@ -116,7 +116,7 @@ demo: .venv/installed
 	@echo "[3/5] Training a small RegionViT from random weights for two epochs, to show how (configs/drawn.yaml)"
 	@$(BIN)/fer-vit fit --config drawn --data.manifest demo/faces.parquet --trainer.max_epochs 2 \
 		--trainer.logger.init_args.save_dir demo
-	@echo "[4/5] Fine-tuning ferplus-fairface-small on the drawn faces, and testing it on 36 that it has not seen (34 right on 2026-11-28)"
+	@echo "[4/5] Fine-tuning ferplus-fairface-small on the drawn faces, and testing it on 36 that it has not seen (34 right on 2026-11-29)"
 	@$(BIN)/fer-vit finetune demo/faces.parquet --output demo/mine --checkpoint ferplus-fairface-small
 	@echo "[5/5] Predicting and explaining the test faces with the fine-tuned model"
 	@$(BIN)/fer-vit predict demo/faces/test --output demo/predictions.csv --checkpoint demo/mine/model
