@@ -1,6 +1,6 @@
-"""The packages that the core does without, and the command that installs them.
+"""Packages that the core doesn't need, by extra, and the command that installs them.
 
-An extra comes from where fer-vit came.
+The command names the place that fer-vit was installed from.
 """
 
 import json
