@@ -27,7 +27,7 @@ from fer_vit.cli import verb_parser
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, target_column, weak_columns
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train.datamodule import FaceDataModule
@@ -38,7 +38,7 @@ from fer_vit.train.task import FERTask
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
 PAGE_WIDTH = 120
-AGREEMENT = (1.1, 0.9, 0.8, 0.6)
+AGREEMENT = (1.1, 0.9, 0.8, WEAK_R)
 """The limits of r between the rows of the table of outputs, the largest first."""
 KINDS = {
     bool: "`true` or `false`",
@@ -255,8 +255,9 @@ def columns_page() -> str:
         "Pearson's r of the default model's outputs with MediaPipe's values on FairFace faces that "
         "were held out; of `valence` and `arousal`, with the ratings of synthetic faces, in folds. "
         "The [model card](../../fer_vit/weights/ferplus-fairface/README.md#movements-and-pose) has "
-        "the errors. Do not rely on outputs with a low r. `fer-vit models` shows the range of each "
-        "model: without a range, nobody measured it.",
+        f"the errors. {WEAK_MEANING} A mean of two sides has no r of its own: it's {WEAK} if a "
+        "side is. `fer-vit models` shows the range of each model: without a range, nobody measured "
+        "it.",
         agreement_table(),
     ]
     return "\n\n".join(lines)
@@ -275,7 +276,11 @@ def agreement_table() -> str:
     for high, low in pairwise((*AGREEMENT, -1.0)):
         within = [f"`{name}` {measured[name]:.3f}" for name in by_r if high > measured[name] >= low]
         if within:
-            rows.append((f"{low} or more" if low > 0 else f"below {high}", ", ".join(within)))
+            rows.append(
+                (f"{low} or more" if low > 0 else f"{WEAK}: below {high}", ", ".join(within))
+            )
+    weak_means = [f"`{name}`" for name in MEANS if name in weak_columns(config["r"])]
+    rows.append((f"{WEAK}: means", ", ".join(weak_means)))
     return table(("r", "columns"), rows)
 
 

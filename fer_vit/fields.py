@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.heads import HEADS, POSE as POSE_HEAD, outputs_of
+from fer_vit.heads import HEADS, MEANS, MOVEMENTS, POSE as POSE_HEAD, means_of, outputs_of
 
 Cell: TypeAlias = str | int | float | None  # a cell of a table; None is an empty one
 NUMBER = ".8g"  # usual format of a number in text: milliseconds within a day
@@ -361,6 +361,18 @@ MANIFEST_FIELDS = (
 )
 
 
+# In the list of all columns, this one stands for all averages over time.
+ANY_SMOOTHED_FIELD = Field(
+    f"{SMOOTHED}*",
+    "number",
+    "",
+    "average over time of each probability, output and mean, in its unit, such as "
+    "`smoothed_happiness`, `smoothed_move_jawOpen`, `smoothed_smile`, `smoothed_yaw` and "
+    "`smoothed_valence`; of angles, the mean direction",
+    WITH_VIDEOS,
+)
+
+
 def all_face_fields() -> list[Field]:
     """Returns all columns of the tables of faces that `predict` and `live` write, in order."""
     return [
@@ -368,8 +380,10 @@ def all_face_fields() -> list[Field]:
         *EXPRESSION_FIELDS,
         *POSE_FIELDS,
         *head_fields(),
+        *map(mean_field, MEANS),
         *UNCERTAINTY_FIELDS,
-        *SMOOTHED_FIELDS,
+        SMOOTHED_FIELDS[0],
+        ANY_SMOOTHED_FIELD,
         *QUALITY_FIELDS,
         *PLACE_FIELDS,
         *ORIGIN_FIELDS,
@@ -416,6 +430,9 @@ def face_fields(
         if not _is_pose(name):  # the pose is always there
             of_heads.append(output_field(name)._replace(part=(index,)))
         smoothed.append(smoothed_field(name)._replace(part=(index,)))
+    for name in means_of(outputs):
+        of_heads.append(_computed_mean(mean_field(name), "outputs", outputs))
+        smoothed.append(_computed_mean(smoothed_field(name), "smoothed_outputs", outputs))
     fields = [
         *IDENTITY_FIELDS,
         *_expand(EXPRESSION_FIELDS, labels),
@@ -450,8 +467,10 @@ def table_columns(
 
 def is_owned(name: str, labels: Sequence[str]) -> bool:
     """Returns whether `predict` writes a column of this name for a model with these labels."""
-    plain = name.removeprefix(SMOOTHED)  # outputs of heads are smoothed, too
-    return name in table_columns(labels, videos=True) or is_feature(name) or is_output(plain)
+    plain = name.removeprefix(SMOOTHED)  # outputs of heads and means are smoothed, too
+    if name in table_columns(labels, videos=True) or is_feature(name):
+        return True
+    return is_output(plain) or plain in MEANS
 
 
 def is_output(name: str) -> bool:
@@ -481,6 +500,10 @@ def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Fi
                 output = output_field(name)
                 mean = field.named(name, index)
                 fields.append(mean._replace(head=output.head, unit=output.unit))
+            for name in means_of(outputs):
+                of_movements = mean_field(name)
+                mean = field.named(name, 0)
+                fields.append(mean._replace(head=of_movements.head, unit=of_movements.unit))
         else:
             fields += _expand([field], labels)
     return fields
@@ -535,9 +558,36 @@ def output_field(name: str) -> Field:
     raise KeyError(name)
 
 
+def mean_field(name: str) -> Field:
+    """Returns the column of a mean of `heads.MEANS`, without what computes it."""
+    left, right = MEANS[name]
+    return Field(
+        name,
+        "number",
+        HEADS[MOVEMENTS].column_unit,
+        f"mean of `{left}` and `{right}`",
+        "if the model has both",
+        head=MOVEMENTS,
+    )
+
+
+def _computed_mean(field: Field, attribute: str, outputs: Sequence[str]) -> Field:
+    """Returns the column of a mean with what computes it.
+
+    The outputs (N, K) are an attribute of `faces.Faces`.
+    """
+    first, second = (outputs.index(side) for side in MEANS[field.name.removeprefix(SMOOTHED)])
+
+    def mean(faces: Any) -> NDArray[Any]:
+        values = getattr(faces, attribute)
+        return np.asarray((values[:, first] + values[:, second]) / 2)
+
+    return field._replace(compute=mean, part=())
+
+
 def smoothed_field(name: str) -> Field:
-    """Returns the column with the average over time of an output of a further head."""
-    field = output_field(name)
+    """Returns the column with the average over time of an output or a mean."""
+    field = mean_field(name) if name in MEANS else output_field(name)
     return field._replace(
         name=SMOOTHED + name,
         meaning=f"average over time of {name}",

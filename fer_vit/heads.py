@@ -10,7 +10,7 @@ M faces, K outputs of a head.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -24,6 +24,15 @@ EXPRESSION = "expression"
 MOVEMENTS = "movements"
 POSE = "pose"
 FULL_TURN = 360.0  # degrees
+
+# Below this correlation with its targets on held-out faces, an output gets the mark `WEAK` wherever
+# people read about it. An output that was not measured has no mark.
+WEAK_R = 0.6
+WEAK = "weak"
+WEAK_MEANING = (
+    f"“{WEAK}” marks an output whose correlation with its targets on held-out faces is below "
+    f"{WEAK_R}. Don't rely on it."
+)
 
 Scale = Literal["intensity", "signed", "number"]
 
@@ -258,6 +267,49 @@ HEADS: dict[str, Head] = {  # the heads beside `expression`, by name
         measures=("CCC", "r", "RMSE", "sign agreement"),
     ),
 }
+
+
+# The means of movements of both sides, by name: the columns whose mean each one is. A table has the
+# column of a mean if the model has its movements.
+MEANS: dict[str, tuple[str, str]] = {
+    "brow_raise": ("move_browOuterUpLeft", "move_browOuterUpRight"),
+    "brow_lower": ("move_browDownLeft", "move_browDownRight"),
+    "blink": ("move_eyeBlinkLeft", "move_eyeBlinkRight"),
+    "squint": ("move_eyeSquintLeft", "move_eyeSquintRight"),
+    "eye_wide": ("move_eyeWideLeft", "move_eyeWideRight"),
+    "look_up": ("move_eyeLookUpLeft", "move_eyeLookUpRight"),
+    "look_down": ("move_eyeLookDownLeft", "move_eyeLookDownRight"),
+    "look_left": ("move_eyeLookOutLeft", "move_eyeLookInRight"),
+    "look_right": ("move_eyeLookInLeft", "move_eyeLookOutRight"),
+    "smile": ("move_mouthSmileLeft", "move_mouthSmileRight"),
+    "dimple": ("move_mouthDimpleLeft", "move_mouthDimpleRight"),
+    "mouth_frown": ("move_mouthFrownLeft", "move_mouthFrownRight"),
+    "upper_lip_raise": ("move_mouthUpperUpLeft", "move_mouthUpperUpRight"),
+    "lower_lip_drop": ("move_mouthLowerDownLeft", "move_mouthLowerDownRight"),
+    "lip_stretch": ("move_mouthStretchLeft", "move_mouthStretchRight"),
+    "lip_press": ("move_mouthPressLeft", "move_mouthPressRight"),
+}
+
+
+def means_of(columns: Collection[str]) -> list[str]:
+    """Returns the names of `MEANS` whose movements are all among the columns."""
+    return [name for name, sides in MEANS.items() if {*sides} <= {*columns}]
+
+
+def weak_columns(r: Mapping[str, Mapping[str, float | None]]) -> set[str]:
+    """Returns the columns that get the mark `WEAK`.
+
+    `r` is `ModelSettings.r`. A mean was not measured itself: it is weak if a side is.
+    """
+    weak = set()
+    for head, measured in r.items():
+        for output, value in measured.items():
+            if value is not None and value < WEAK_R:
+                weak.add(target_column(head, output))
+    for name, sides in MEANS.items():
+        if not weak.isdisjoint(sides):
+            weak.add(name)
+    return weak
 
 
 def target_column(head: str, output: str) -> str:

@@ -105,6 +105,17 @@ def test_each_column_has_one_value_for_each_face() -> None:
             assert faces.column(name).shape == (3,), name
 
 
+def test_a_mean_of_both_sides_is_a_column_of_faces_and_people() -> None:
+    sides = {"move_mouthSmileRight": [0.6, np.nan], "move_mouthSmileLeft": [0.1, 0.5]}
+    faces = make_faces(["a"], [[1.0], [1.0]], outputs=sides)
+    np.testing.assert_allclose(faces.column("smile"), [0.35, np.nan])
+    assert faces[0].smile == pytest.approx(0.35)
+    one_side = ["move_mouthSmileLeft"]
+    assert "smile" not in [field.name for field in face_fields(["a"], one_side)]
+    people = [field.name for field in people_fields(["a"], [*sides])]
+    assert people[6:9] == ["mean_move_mouthSmileRight", "mean_move_mouthSmileLeft", "mean_smile"]
+
+
 def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def width(faces: Any) -> np.ndarray:
         return faces.box[:, 2] - faces.box[:, 0]

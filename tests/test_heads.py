@@ -13,8 +13,10 @@ from fer_vit.errors import FerVitError
 from fer_vit.evaluation.labelled import pair_outputs
 from fer_vit.heads import (
     HEADS,
+    MEANS,
     check_head_outputs,
     head_of,
+    means_of,
     merge_outputs,
     nearest_to,
     one_sided,
@@ -22,6 +24,7 @@ from fer_vit.heads import (
     output_titles,
     outputs_of,
     turn_roll,
+    weak_columns,
 )
 from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
 from fer_vit.model.additive import AdditiveHead
@@ -311,6 +314,18 @@ def test_mirroring_makes_an_output_of_one_side_alone_unknown() -> None:
     np.testing.assert_array_equal(mirrored, [NAN, 0.5, 0.4, 0.2])
     assert one_sided(["mouthSmile_L", "cheekPuff"]) == ["mouthSmile_L"]
     assert one_sided(["brightness", "AU01_r", "AU12_r"]) == []  # intensities of OpenFace
+
+
+def test_only_measured_outputs_and_means_of_them_are_weak() -> None:
+    r = {
+        "movements": {"mouthSmileLeft": 0.95, "mouthSmileRight": 0.6, "mouthFrownLeft": 0.59},
+        "pose": {"yaw": 0.1, "pitch": None},
+    }
+    assert weak_columns(r) == {"move_mouthFrownLeft", "mouth_frown", "yaw"}
+    assert weak_columns({}) == set()
+    assert means_of(["move_mouthSmileLeft", "move_mouthSmileRight", "yaw"]) == ["smile"]
+    for sides in MEANS.values():  # each is a mean of both sides of the face
+        assert one_sided([*sides]) == [] or {*map(other_side, sides)} in map(set, MEANS.values())
 
 
 def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:

@@ -12,7 +12,7 @@ from fer_vit.angles import mean_direction
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import atomic_write
-from fer_vit.heads import EXPRESSION, HEADS, MOVEMENTS, column_periods
+from fer_vit.heads import EXPRESSION, HEADS, MEANS, MOVEMENTS, column_periods, means_of
 from fer_vit.report.table import write_fields
 from fer_vit.texts import as_text
 
@@ -347,6 +347,9 @@ class People:
                         row[f"time_{label}"] = time / sum(lengths)
                 for column, mean in person.means.items():
                     row[f"mean_{column}"] = mean.value
+                for name in means_of(person.means):
+                    left, right = MEANS[name]
+                    row[f"mean_{name}"] = (row[f"mean_{left}"] + row[f"mean_{right}"]) / 2
                 table.write([row])
 
     def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:

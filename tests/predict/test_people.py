@@ -17,6 +17,7 @@ from praatio import textgrid
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
 from fer_vit.fields import face_fields
+from fer_vit.heads import MEANS
 from fer_vit.predict.outputs import Outputs, check_intervals
 from fer_vit.predict.people import People, format_textgrid, write_intervals
 
@@ -327,15 +328,18 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
 
 
 def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
-    people = People(outputs=["move_jawOpen", "yaw"])
+    people = People(outputs=["move_jawOpen", *MEANS["smile"], "yaw"])
     for frame, share in enumerate((1 / 3, 2 / 3, 1 / 7)):
         face = {"path": "a.mp4", "frame": frame, "seconds": frame / 3, "face": 0, "track": 1}
         cells = {"label_smoothed": "anger", "smoothed_anger": 1 - share, "smoothed_neutral": share}
         cells |= {"smoothed_move_jawOpen": share, "smoothed_yaw": 100 * share}
+        cells |= {"smoothed_move_mouthSmileLeft": share}
+        cells |= {"smoothed_move_mouthSmileRight": 1 - share}
         people.add_rows([face | cells])
     people.write(tmp_path / "people.csv", ["anger", "neutral"], overwrite=True)
     (row,) = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
     assert re.fullmatch(r"0\.\d{1,4}", row["mean_move_jawOpen"])
+    assert float(row["mean_smile"]) == pytest.approx(0.5, abs=1e-4)
     assert re.fullmatch(r"\d+\.\d", row["mean_yaw"])
 
 
