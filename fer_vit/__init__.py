@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fer_vit.commands.compare import compare as compare
     from fer_vit.commands.crossvalidate import crossvalidate as crossvalidate
     from fer_vit.commands.evaluate import evaluate as evaluate
     from fer_vit.commands.export import export as export
@@ -36,6 +37,7 @@ HOMES = {  # the module of each public name
     "RegionViT": "model.region_vit",
     "TableError": "errors",
     "build_model": "model.region_vit",
+    "compare": "commands.compare",
     "create_model": "train.starting",
     "crossvalidate": "commands.crossvalidate",
     "evaluate": "commands.evaluate",

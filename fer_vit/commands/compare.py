@@ -4,13 +4,12 @@ import logging
 from pathlib import Path
 
 from fer_vit.commands import accept_text
-from fer_vit.comparison.observations import make_study
-from fer_vit.comparison.page import COMPARISON_FILES, write_comparison
-from fer_vit.comparison.results import compute_results
-from fer_vit.errors import FerVitError
-from fer_vit.evaluation.join import add_columns
-from fer_vit.evaluation.read import check_columns, leave_out_uncertain, read_predictions
+from fer_vit.comparison.contrasts import compare_conditions
+from fer_vit.comparison.read import Plan, read_study
+from fer_vit.comparison.results import Comparison
+from fer_vit.comparison.tables import COMPARISON_TABLES
 from fer_vit.files import check_output
+from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.stats.series import parse_rest
 
 LOGGER = logging.getLogger("fer_vit")
@@ -29,7 +28,7 @@ def compare(
     uncertain: bool = False,
     output: Path = Path("comparison"),
     overwrite: bool = False,
-) -> None:
+) -> Comparison:
     """Compares the expressions of persons between conditions or groups.
 
     Movements, head pose, valence and arousal are compared as well, if the table has them. All
@@ -62,23 +61,14 @@ def compare(
             which the detector is certain.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
+
+    Returns:
+        The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.
     """
-    check_output(output, overwrite, COMPARISON_FILES)
-    if by == person:
-        raise FerVitError(
-            f"Expected different columns in `--by` and `--person`, but both are {by}. "
-            "Name the column of the persons."
-        )
+    check_output(output, overwrite, (*RESULTS_FILES, *COMPARISON_TABLES))
     resting = None if rest is None else parse_rest(rest)
-
-    faces = read_predictions(data, videos=True)
-    if not uncertain:
-        faces = leave_out_uncertain(faces)
-    if columns:
-        faces = add_columns(faces, columns)
-    check_columns(data, faces, (by, person))
-
-    study = make_study(faces, by, person, baseline, resting)
-    results = compute_results(study, grid)
-    facts = {"data": str(data)} | faces.facts
-    LOGGER.info(write_comparison(output, facts, study, results, overwrite))
+    plan = Plan(by, person, baseline, resting, uncertain)
+    study = read_study(data, plan, columns)
+    comparison = compare_conditions(study, grid)
+    LOGGER.info(comparison.write(output, overwrite))
+    return comparison

@@ -8,13 +8,12 @@ from pathlib import Path
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.join import add_columns
 from fer_vit.evaluation.read import (
     Conditions,
-    check_group_columns,
     check_needs,
     read_labelled,
     read_other,
+    with_columns,
 )
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
@@ -107,9 +106,7 @@ def evaluate(
     conditions = Conditions(split, merge, prior, classes, targets_unit)
     network = find_network(checkpoint, model)  # a name, or the network of a user's class
     faces = read_labelled(data, checkpoint, labels, conditions, network)
-    if columns:
-        faces = add_columns(faces, columns)
-    check_group_columns(data, faces, by)
+    faces = with_columns(faces, data, columns, by)
     check_needs(faces, against=against is not None, robustness=robustness)
     second = read_other(against, faces, conditions) if against else None
 

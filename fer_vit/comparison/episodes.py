@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.kinds import MeasureKind, clip_seconds
+from fer_vit.comparison.measures import Kind, Measures, clip_seconds
 from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
@@ -32,6 +32,38 @@ TIME_TOLERANCE = 1e-6  # seconds; sums of times are rounded
 # Durations are of episodes that stay in sight for as long as this share of episodes lasts.
 SHARE_IN_SIGHT = 0.9
 UNLABELLED = -1  # the label of a face below `--min_confidence`
+
+# The numbers of episodes of a condition, and of those that its measures leave out.
+COUNTED = "counted"  # that begin in the condition, with their beginning in sight
+LEAVING = "lasting beyond the condition"  # of those, into frames of others or of none
+TOO_LATE = "too late for a duration"  # of those, see `find_least_room`
+WITHOUT_BEGINNING = "beginning not seen"  # further episodes
+BEGUN_ELSEWHERE = "beginning not compared"  # further episodes, that begin in other frames
+
+SECONDS = Kind(
+    title="Seconds per episode",
+    phrase="the mean duration of an episode (seconds)",
+    subject="the mean duration of an episode of",
+    prefix="seconds_",
+    form=".2f",
+    unit=" s",
+)
+RATES = Kind(
+    title="Episodes per minute",
+    phrase="the number of episodes that begin per minute",
+    subject="the number of episodes of",
+    prefix="episodes_",
+    form=".2f",
+    unit=" per minute",
+)
+TRANSITIONS = Kind(
+    title="Transitions per minute",
+    phrase="the number of transitions per minute",
+    subject="the number of transitions from",
+    prefix="transitions_",
+    form=".2f",
+    unit=" per minute",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,45 +240,31 @@ def find_least_room(episodes: Episodes, num_labels: int) -> Array:
     return least
 
 
-@dataclass(frozen=True)
-class EpisodeCounts:
-    """The numbers of episodes in a condition, and of those that its measures leave out.
+def count_episodes(episodes: Episodes, least_room: Array, members: Mask) -> dict[str, int]:
+    """Returns the numbers of episodes in the observations of the mask `members` (O,), by name.
 
-    Attributes:
-        counted: Episodes that begin in the condition, with their beginning in sight.
-        leaving: Those among them that last into other frames than the condition's.
-        too_late: Those among them that begin too late for a duration, see `find_least_room`.
-        without_beginning: Further episodes, whose beginning is not in sight.
-        begun_elsewhere: Further episodes that begin in frames that are not compared.
+    The names are those of results.json.
     """
-
-    counted: int
-    leaving: int
-    too_late: int
-    without_beginning: int
-    begun_elsewhere: int
-
-
-def count_episodes(episodes: Episodes, least_room: Array, members: Mask) -> EpisodeCounts:
-    """Returns the numbers of episodes in the observations of the mask `members` (O,)."""
     inside = members[episodes.observation]  # (E,)
-    return EpisodeCounts(
-        counted=int((inside & episodes.counted).sum()),
-        leaving=int((inside & episodes.counted & episodes.leaves).sum()),
-        too_late=int((inside & episodes.counted & ~episodes.timed(least_room)).sum()),
-        without_beginning=int((inside & ~episodes.begins).sum()),
-        begun_elsewhere=int((inside & episodes.begins & ~episodes.is_first).sum()),
-    )
+    counted = inside & episodes.counted
+    numbers = {
+        COUNTED: counted,
+        LEAVING: counted & episodes.leaves,
+        TOO_LATE: counted & ~episodes.timed(least_room),
+        WITHOUT_BEGINNING: inside & ~episodes.begins,
+        BEGUN_ELSEWHERE: inside & episodes.begins & ~episodes.is_first,
+    }
+    return {name: int(chosen.sum()) for name, chosen in numbers.items()}
 
 
-def episode_kinds(
+def measure_episodes(
     seen: Sightings,
     observation: IntArray,
     episodes: Episodes,
     least_room: Array,
     labels: Sequence[str],
     num_observations: int,
-) -> list[MeasureKind]:
+) -> list[Measures]:
     """Returns the measures of episodes for each of O observations.
 
     Rates are per minute in which the face is seen in the frame before as well, since only there the
@@ -276,34 +294,7 @@ def episode_kinds(
             changes = counted & (episodes.before == before) & (episodes.label == after)
             if changes.any():
                 transitions[f"{name} to {name_after}"] = totals(changes) / minutes
-
-    kinds = [
-        MeasureKind(
-            title="Seconds per episode",
-            phrase="the mean duration of an episode (seconds)",
-            subject="the mean duration of an episode of",
-            prefix="seconds_",
-            form=".2f",
-            unit=" s",
-            values=durations,
-        ),
-        MeasureKind(
-            title="Episodes per minute",
-            phrase="the number of episodes that begin per minute",
-            subject="the number of episodes of",
-            prefix="episodes_",
-            form=".2f",
-            unit=" per minute",
-            values=rates,
-        ),
-        MeasureKind(
-            title="Transitions per minute",
-            phrase="the number of transitions per minute",
-            subject="the number of transitions from",
-            prefix="transitions_",
-            form=".2f",
-            unit=" per minute",
-            values=transitions,
-        ),
-    ]
-    return [kind for kind in kinds if kind.values]
+    measures = [Measures(SECONDS, durations), Measures(RATES, rates)]
+    if transitions:
+        measures.append(Measures(TRANSITIONS, transitions))
+    return measures

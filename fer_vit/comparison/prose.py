@@ -1,296 +1,207 @@
-"""The results of a comparison in words, and the methods for a paper."""
+"""The results of a comparison in words, and the methods for a paper, from the templates `prose.j2`
+and `methods.md.j2`.
+"""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from typing import TYPE_CHECKING
 
-from fer_vit.comparison.episodes import SHARE_IN_SIGHT
-from fer_vit.comparison.kinds import MeasureKind
-from fer_vit.comparison.results import (
-    Comparison,
-    ContrastTest,
-    ContrastWithoutTest,
-    Courses,
-    Results,
+from fer_vit.comparison.episodes import (
+    BEGUN_ELSEWHERE,
+    LEAVING,
+    SHARE_IN_SIGHT,
+    TOO_LATE,
+    WITHOUT_BEGINNING,
 )
-from fer_vit.comparison.study import Study
+from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.rows import (
+    CONDITIONS,
+    EPISODES,
+    INTRACLASS,
+    PERSONS,
+    PHOTOS,
+    Contrast,
+    G,
+    T,
+)
+from fer_vit.comparison.study import Pair
 from fer_vit.errors import printable
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
-from fer_vit.stats.estimate import difference_text
-from fer_vit.stats.persons import MIN_PERSONS, MeansTest
+from fer_vit.report.prose import MAX_NAMES, Prose
+from fer_vit.stats.persons import MIN_PERSONS
 from fer_vit.version import __version__
-from fer_vit.wording import counted, escaped, list_names
+from fer_vit.wording import counted, escaped, join_names, list_names
 
-MAX_NAMES = 10  # most names in a line, such as persons or clips
+if TYPE_CHECKING:
+    from fer_vit.comparison.results import Comparison
+
+MAX_SENTENCES = 10  # most clear differences of a kind that have a sentence
+PROSE = Prose("comparison")
+METHODS = Prose("comparison", "methods.md.j2")
+EPISODE_LINES = {  # how conditions or clips cut episodes
+    LEAVING: "Episodes that last beyond the condition in which they begin",
+    BEGUN_ELSEWHERE: "Left out, episodes that begin in frames that are not compared",
+    WITHOUT_BEGINNING: ("Left out, episodes within which a clip or the sight of a face begins"),
+    TOO_LATE: "Left out of durations, episodes that begin too late in a clip or sight",
+}
 
 
-def sentences(kind: MeasureKind, comparisons: Sequence[Comparison]) -> list[str]:
-    """Returns a sentence for each measure with a clear difference, and for each unclear pair."""
-    clear: dict[str, list[str]] = {}  # clauses by measure
-    unclear: dict[tuple[str, str], list[str]] = {}  # measures by pair of conditions
-    for comparison in comparisons:
-        if isinstance(comparison, ContrastWithoutTest):
-            continue
-        if comparison.is_clear:
-            clear.setdefault(comparison.measure, []).append(clause(kind, comparison))
-        else:
-            pair = (comparison.first, comparison.second)
-            unclear.setdefault(pair, []).append(comparison.measure)
+# ------------------------------------------------------------------------------------- sentences
 
-    subject = kind.subject[0].upper() + kind.subject[1:]
+
+def describe_results(measures: Measures, contrasts: Sequence[Contrast]) -> list[str]:
+    """Returns a sentence for each measure with a clear difference, and for each unclear pair.
+
+    The largest effect comes first. Contrasts have the names of measures on pages.
+    """
+    kind = measures.kind
+    clear: dict[str, list[Contrast]] = {}  # by measure
+    unclear: dict[Pair, list[str]] = {}  # measures
+    for contrast in contrasts:
+        if contrast.is_clear:
+            clear.setdefault(contrast.measure, []).append(contrast)
+        elif contrast.is_tested:
+            unclear.setdefault(contrast.pair, []).append(contrast.measure)
+
+    def effect(measure: str) -> float:
+        return max(abs(contrast.number(G)) for contrast in clear[measure])
+
     lines = []
-    for measure, clauses in clear.items():
-        lines.append(f"{subject} {measure} is {'; '.join(clauses)}.")
-    for (first, second), measures in unclear.items():
-        if len(measures) == len(kind.values) > MAX_NAMES:
-            compared = f"any of the {len(measures):,} measures"
-        else:
-            compared = f"{kind.subject} {measure_names(kind, measures)}"
-        lines.append(
-            f"No clear difference between {second} and {first} in {compared}: this is no evidence "
-            "that they are equal."
-        )
+    largest_first = sorted(clear, key=effect, reverse=True)
+    for measure in largest_first[:MAX_SENTENCES]:
+        lines.append(PROSE.text("clear", kind=kind, measure=measure, contrasts=clear[measure]))
+    if len(largest_first) > MAX_SENTENCES:
+        lines.append(PROSE.text("more", number=len(largest_first) - MAX_SENTENCES))
+    for pair, names in unclear.items():
+        lines.append(PROSE.text("unclear", pair=pair, compared=name_measures(measures, names)))
     return lines
 
 
-def measure_names(kind: MeasureKind, measures: Sequence[str]) -> str:
-    """Returns the names of measures of a kind; many outputs of a head are grouped by first word.
+def name_measures(measures: Measures, names: Sequence[str]) -> str:
+    """Returns some measures of a kind in words; `names` are their names on pages.
 
-    The first word of a movement is an area of the face: "brow (inner up, down left), mouth (smile
-    left)".
+    Many outputs of a head are grouped by first word. The first word of a movement is an area of the
+    face: "brow (inner up, down left), mouth (smile left)".
     """
-    if len(measures) <= MAX_NAMES or not kind.of_head:
-        return list_names(measures, MAX_NAMES)
+    kind = measures.kind
+    if len(names) == len(measures.values) > MAX_NAMES:
+        return f"any of the {len(names):,} measures"
+    if len(names) <= MAX_NAMES or not kind.of_head:
+        return f"{kind.subject} {list_names(names, MAX_NAMES)}"
     areas: dict[str, list[str]] = {}
-    for measure in measures:
-        area, _, name_in_area = measure.partition(" ")
+    for name in names:
+        area, _, name_in_area = name.partition(" ")
         areas.setdefault(area, []).append(name_in_area or area)
     texts = []
-    for area, names in areas.items():
-        texts.append(f"{escaped(area)} ({list_names(names, len(names))})")
-    return ", ".join(texts)
+    for area, in_area in areas.items():
+        texts.append(f"{escaped(area)} ({list_names(in_area, len(in_area))})")
+    return f"{kind.subject} {', '.join(texts)}"
 
 
-def clause(kind: MeasureKind, comparison: ContrastTest) -> str:
-    """Returns a clear difference in words: size, direction, interval, t, p, Hedges' g, persons.
-
-    The signs of size, interval, t and g follow the direction: 3 lower, from 1 to 5. Only p is
-    corrected for the number of tests. A word stands between each name and the next number: a name
-    in a script from right to left would otherwise move the number.
-    """
-    test = comparison.test
-    if test.difference.mean > 0:
-        direction = "higher"
-        size = test.difference.mean
-        low = test.difference.low
-        high = test.difference.high
-        g = test.g
-    else:
-        direction = "lower"
-        size = -test.difference.mean
-        low = -test.difference.high
-        high = -test.difference.low
-        g = -test.g
-    return (
-        f"{size_text(size, kind.form)}{kind.unit} {direction} in {comparison.second} than in "
-        f"{comparison.first} (95% interval {size_text(low, kind.form)} to "
-        f"{size_text(high, kind.form)}, not corrected; t({round(test.df, 2):g}) = "
-        f"{abs(test.t):.2f}, {_p(comparison.p_corrected)} after Holm's correction; g = {g:.2f}; "
-        f"{_persons(test)})"
-    )
-
-
-def size_text(value: float, form: str) -> str:
-    """Returns the text that `difference_text` has for a value, without a plus sign."""
-    return difference_text(value, f"+{form.removeprefix('+')}").removeprefix("+")
-
-
-def p_text(value: float) -> str:
-    """Returns a p-value as in papers, without the letter p."""
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _p(value: float) -> str:
-    """Returns a p-value as in papers, with the letter p."""
-    return f"p {p_text(value)}" if value < 0.001 else f"p = {p_text(value)}"
-
-
-def _persons(test: MeansTest) -> str:
-    """Returns the number of persons of a test."""
-    if test.paired:
-        return f"n = {test.num_first} pairs"
-    return f"n = {test.num_second} and {test.num_first}"
-
-
-def missing_lines(title: str, comparisons: Sequence[Comparison]) -> list[str]:
+def describe_missing(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
-    measures: dict[str, list[str]] = defaultdict(list)  # measures by pair and reason
-    for comparison in comparisons:
-        if isinstance(comparison, ContrastWithoutTest):
-            measures[f"{comparison.pair}: {comparison.reason}"].append(comparison.measure)
+    names: dict[tuple[Pair, str], list[str]] = {}
+    for contrast in contrasts:
+        if not contrast.is_tested:
+            key = (contrast.pair, contrast.difference.note)
+            names.setdefault(key, []).append(contrast.measure)
 
     lines = []
-    for reason, names in measures.items():
-        listed = list_names(names, MAX_NAMES)
-        lines.append(f"Not tested ({title.lower()}): {listed}; {reason}.")
+    for (pair, reason), of_reason in names.items():
+        listed = list_names(of_reason, MAX_NAMES)
+        lines.append(PROSE.text("missing", kind=kind, names=listed, pair=pair, reason=reason))
     return lines
 
 
-def methods(facts: Mapping[str, str], study: Study, results: Results) -> list[str]:
+# --------------------------------------------------------------------------------------- methods
+
+
+def describe_methods(comparison: "Comparison") -> list[str]:
     """Returns the methods for a paper, and a line for each kind of faces left out of all tests."""
-    statements = [*_test_methods(facts, results), *_describe_further_measures(facts, study)]
-    if results.courses:
-        statements.append(_course_methods(results.courses))
-    lines = [f"{'. '.join(statements)}."]
-    lines += design_lines(study)
-    lines += _few_persons_lines(study)
-    if study.unassigned_faces:
-        lines.append(f"Left out without condition or person: {study.unassigned_faces:,} faces.")
-    for condition, number in study.without_face.items():
-        if condition not in study.conditions:
-            searched = counted(number, "photo or frame", "photos or frames")
-            lines.append(f"Not compared: {condition}, with no face in {searched}.")
-    if study.without_rest:
-        lines.append(
-            f"Left out without a face in the resting interval, {len(study.without_rest):,} photos "
-            f"or clips: {list_names(study.without_rest, MAX_NAMES)}."
-        )
-    lines += _episode_lines(study)
-    lines += _intraclass_lines(results)
-    lines += study.notes
-    return [printable(line) for line in lines]
-
-
-def _episode_lines(study: Study) -> list[str]:
-    """Returns a line for each way in which conditions or clips cut episodes."""
-    statements = {
-        "Episodes that last beyond the condition in which they begin": "leaving",
-        "Left out, episodes that begin in frames that are not compared": "begun_elsewhere",
-        "Left out, episodes within which a clip or the sight of a face begins": "without_beginning",
-        "Left out of durations, episodes that begin too late in a clip or sight": "too_late",
-    }
-    lines = []
-    for statement, name in statements.items():
-        numbers = {}
-        for condition, counts in study.episodes.items():
-            numbers[condition] = getattr(counts, name)
-        if any(numbers.values()):
-            shares = [f"{number:,} of {condition}" for condition, number in numbers.items()]
-            lines.append(f"{statement}: {', '.join(shares)}.")
-    lasting = [label for label, room in study.rooms.items() if not isfinite(room)]
-    if lasting:
-        lines.append(
-            f"No durations of {list_names(lasting, MAX_NAMES)}: over {1 - SHARE_IN_SIGHT:.0%} of "
-            "the episodes outlast the sight of the face."
-        )
-    return lines
-
-
-def _few_persons_lines(study: Study) -> list[str]:
-    """Returns a line if conditions have fewer than `MIN_PERSONS` persons."""
-    small = []
-    for condition, counts in study.counts().items():
-        if counts.persons < MIN_PERSONS:
-            small.append(f"{condition} ({counts.persons})")
-    if not small:
-        return []
-    return [f"Too few persons for intervals and tests, under {MIN_PERSONS}: {', '.join(small)}."]
-
-
-def _test_methods(facts: Mapping[str, str], results: Results) -> list[str]:
-    """Returns sentences about classification, averages and tests, each without a full stop."""
-    settings = [f"{name} {fact}" for name, fact in facts.items() if name != "data"]
-    if not settings:
-        settings = ["settings unknown, since the table does not record them"]
-    tests = (
-        "Conditions were compared by two-sided t tests, paired for persons in both and Welch's for "
-        "different persons, with the correction of Holm (1979) within each table, and by rank "
-        "tests (Wilcoxon or Mann-Whitney) without correction; g is Hedges' g: the difference "
-        "divided by the pooled standard deviation of both conditions, also for pairs (g_av of "
-        "Lakens 2013)"
+    study = comparison.study
+    timed = [f"{label} {room:.2f} s" for label, room in study.rooms.items() if isfinite(room)]
+    heads = []
+    for measures in study.measures:
+        if measures.kind.of_head:
+            heads.append(measures.kind.title[0].lower() + measures.kind.title[1:])
+    methods = METHODS.text(
+        "methods",
+        study=study,
+        settings=", ".join(
+            f"{name} {fact}" for name, fact in study.facts.items() if name != "data"
+        ),
+        version=__version__,
+        noun=study.noun,
+        files=study.count_files(len({*study.observations.paths})),
+        conditions=_count_conditions(comparison),
+        within=_tested_pairs(comparison, paired=True),
+        between=_tested_pairs(comparison, paired=False),
+        heads=list_names(heads, MAX_NAMES),
+        smoothing=_smoothing(study.facts),
+        timed=list_names(timed, MAX_NAMES),
+        share_in_sight=SHARE_IN_SIGHT,
+        grid=comparison.courses.bin_seconds if comparison.courses else None,
     )
-    return [
-        f"Expressions were classified with fer-vit ({', '.join(settings)})",
-        f"Statistics were computed with fer-vit {__version__}",
-        "Faces were averaged by photo or clip, and these by person and condition",
-        "Means have 95% confidence intervals (t) and standard deviations over persons",
-        tests,
-    ]
+    return [methods, *_describe_left_out(comparison), *map(printable, study.notes)]
 
 
-def _describe_further_measures(facts: Mapping[str, str], study: Study) -> list[str]:
-    """Returns sentences about further measures, each without a full stop."""
-    statements = []
-    if study.heads:
-        names = list_names([title[0].lower() + title[1:] for title in study.heads], MAX_NAMES)
-        statements.append(
-            f"Further measures ({names}) are outputs of the model or, for the pose, of the "
-            "landmarks, and are averaged and compared in the same way; ICC and series are of the "
-            "expressions alone"
-        )
-    if study.episodes:
-        smoothing = "Labels of clips, and their episodes, are of smoothed probabilities"
-        if "version" in facts:
-            seconds = facts.get("smooth", f"{PhotoOptions.smooth:g}")
-            smoothing += f" ({RECORDED.describe(seconds)})"
-        statements += [
-            smoothing,
-            "An episode counts in the condition in which it begins, with its whole duration; rates "
-            "are per minute in which a face is followed",
-        ]
-    timed = {label: room for label, room in study.rooms.items() if isfinite(room)}
-    if timed:
-        rooms = list_names([f"{label} {room:.2f} s" for label, room in timed.items()], MAX_NAMES)
-        statements.append(
-            "Durations are of episodes that begin early enough before a clip or the sight of a "
-            f"face ends, by the time within which {SHARE_IN_SIGHT:.0%} of the episodes of their "
-            f"label end (Kaplan & Meier 1958): {rooms}"
-        )
-    if study.rest:
-        statements.append(
-            "From the probabilities and outputs of a clip, their mean from "
-            f"{study.rest.start:g} up to {study.rest.end:g} s was subtracted (before smoothing; in "
-            "series, of smoothed probabilities where the table has them), and faces in this "
-            "interval count nowhere else"
-        )
-    return statements
+def _count_conditions(comparison: "Comparison") -> str:
+    """Returns the conditions with their numbers of persons, and of photos or clips."""
+    texts = []
+    for condition in comparison.study.observations.conditions:
+        numbers = comparison.by_measure[CONDITIONS, "", condition]
+        persons = counted(numbers[PERSONS].estimate.n, "person")
+        photos = comparison.study.count_files(numbers[PHOTOS].estimate.n)
+        texts.append(f"{condition} ({persons}, {photos})")
+    return join_names(texts, "and")
 
 
-def _course_methods(courses: Courses) -> str:
-    """Returns a sentence about series, without a full stop."""
-    return (
-        f"Series are means in bins of {courses.bin_seconds:g} s from 0 s of each clip; bins "
-        "without a face stay empty"
+def _tested_pairs(comparison: "Comparison", paired: bool) -> str:
+    """Returns the pairs of conditions with tests of a design, and their numbers of persons."""
+    tested = {row.group for row in comparison.rows if row.measure == T}
+    texts = []
+    for pair, design in comparison.study.designs.items():
+        if design.paired == paired and pair.name in tested:
+            persons = counted(int(design.persons.sum()), "person")
+            texts.append(f"{pair.second} with {pair.first} ({persons})")
+    return list_names(texts, MAX_NAMES)
+
+
+def _smoothing(facts: Mapping[str, str]) -> str:
+    """Returns how probabilities of clips were smoothed; empty if the table does not record it."""
+    if "version" not in facts:
+        return ""
+    return RECORDED.describe(facts.get("smooth", f"{PhotoOptions.smooth:g}"))
+
+
+def _describe_left_out(comparison: "Comparison") -> list[str]:
+    """Returns a line for each kind of persons, faces and episodes that are left out."""
+    study = comparison.study
+    few = []
+    without_intraclass = []
+    for condition in study.observations.conditions:
+        persons = comparison.by_measure[CONDITIONS, "", condition][PERSONS].estimate.n
+        if persons < MIN_PERSONS:
+            few.append(f"{condition} ({persons})")
+        correlations = comparison.select(set=INTRACLASS, group=condition)
+        if all(row.estimate.mean is None for row in correlations):
+            without_intraclass.append(condition)
+
+    episodes = {}  # texts by the beginning of a line
+    for name, line in EPISODE_LINES.items():
+        rows = comparison.select(set=EPISODES, measure=name)
+        if any(row.estimate.n for row in rows):
+            texts = [f"{row.estimate.n:,} of {row.group}" for row in rows]
+            episodes[line] = ", ".join(texts)
+    return METHODS.lines(
+        "left_out",
+        study=study,
+        designs={pair: design for pair, design in study.designs.items() if design.excluded.any()},
+        few=", ".join(few),
+        min_persons=MIN_PERSONS,
+        episodes=episodes,
+        lasting=[label for label, room in study.rooms.items() if not isfinite(room)],
+        share_in_sight=SHARE_IN_SIGHT,
+        without_intraclass=without_intraclass,
     )
-
-
-def design_lines(study: Study) -> list[str]:
-    """Returns a line for each pair of conditions that leaves out persons, with their names."""
-    lines = []
-    for first, second in study.pairs:
-        design = study.design(first, second)
-        names = study.names_of(design.excluded)
-        if not names:
-            continue
-        how = "paired" if design.paired else "different persons"
-        why = "in one condition only" if design.paired else "in both conditions"
-        lines.append(
-            f"{second} - {first}: {how}, {design.persons.sum():,} persons. Left out of the tests, "
-            f"since {why}, {len(names):,}: {list_names(names, MAX_NAMES)}."
-        )
-    return lines
-
-
-def _intraclass_lines(results: Results) -> list[str]:
-    """Returns a line for each condition in which no expression has an ICC(1)."""
-    conditions = next(iter(results.intraclass.values()))
-    lines = []
-    for condition in conditions:
-        estimates = [by_condition[condition] for by_condition in results.intraclass.values()]
-        if all(estimate.mean is None for estimate in estimates):
-            lines.append(
-                f"No ICC(1) in {condition}: under {MIN_PERSONS} persons have several photos or "
-                "clips, or these are equal."
-            )
-    return lines

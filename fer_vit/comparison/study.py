@@ -1,15 +1,32 @@
-"""A study: measures of photos or clips, with their persons and conditions."""
+"""A study: measures of photos or clips, with their persons and conditions.
 
+P persons, C conditions, O photos or clips, T bins of time, L expressions.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.comparison.episodes import EpisodeCounts
-from fer_vit.comparison.kinds import MeasureKind
+from fer_vit.comparison.measures import Kind, Measures
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.stats.means import average, average_directions
 from fer_vit.stats.series import Rest
+from fer_vit.wording import counted
+
+
+class Pair(NamedTuple):
+    """Two conditions that are compared: the second minus the first."""
+
+    first: str
+    second: str
+
+    @property
+    def name(self) -> str:
+        """The name in tables and JSON."""
+        return f"{self.second} - {self.first}"
 
 
 class Design(NamedTuple):
@@ -20,118 +37,112 @@ class Design(NamedTuple):
     excluded: Mask  # (P,), whether each person is in a condition but takes no part
 
 
-class ConditionCounts(NamedTuple):
-    """The numbers of persons, observations and faces in a condition."""
+class Observations(NamedTuple):
+    """O photos or clips: the faces of one person in one condition and one file."""
 
-    persons: int
-    observations: int  # photos or clips of a person
-    faces: int
-    without_face: int  # photos and frames in which no face was found
+    conditions: list[str]  # the names of the C conditions, the baseline first
+    persons: list[str]  # the names of the P persons
+    condition: IntArray  # (O,), the index of the condition
+    person: IntArray  # (O,), the index of the person
+    paths: list[str]  # (O,), the photo or clip
+    face_counts: IntArray  # (O,), the number of faces
+
+
+class MeasuredFaces(NamedTuple):
+    """The M faces that are averaged, for series."""
+
+    observation: IntArray  # (M,), the index of the face's photo or clip
+    seconds: Array  # (M,), the time in the clip; NaN for a photo
+    probabilities: Array  # (M, L), smoothed if the table has smoothed values; or changes from rest
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """P persons under C conditions, with O observations: photos or clips.
+    """Persons under conditions, with their photos or clips.
 
     Attributes:
-        conditions: Whether each observation (O,) is in a condition, by name of the condition; the
-            baseline first.
-        pairs: The pairs of conditions to compare, by name: the second minus the first.
-        person_names: The names of the persons (P,).
+        observations: The photos and clips.
         labels: The L expressions.
-
-        person: The index of the person of each observation (O,).
-        paths: The photo or clip of each observation (O,).
-        face_counts: The number of faces in each observation (O,).
-        kinds: The measures of each observation; the probabilities of expressions first.
-
-        observation_of_face: The index of the observation of each measured face (M,).
-        seconds: The time of each measured face in its clip (M,); NaN for a photo.
-        probabilities: The probabilities of the measured faces (M, L), smoothed if the table has
-            smoothed values; or their changes from rest.
-
+        pairs: The pairs of conditions to compare.
+        measures: The measures of each observation by kind; the probabilities of expressions first.
+        faces: The measured faces.
         rest: The interval whose mean was subtracted; None: nothing was subtracted.
         without_rest: The photos and clips without a face in this interval.
         unassigned_faces: The number of faces without a condition or person.
         without_face: The number of photos and frames without a face, by condition.
-        episodes: The numbers of episodes, by condition; empty without smoothed labels of clips.
+        episodes: The numbers of episodes by condition, then as `count_episodes` names them; empty
+            without smoothed labels of clips.
         rooms: The time in sight, in seconds, that an episode needs for a duration, by label of
             counted episodes; see `find_least_room`.
+        facts: How the table was made, by name.
         notes: Assumptions and omissions of reading.
     """
 
-    conditions: dict[str, Mask]
-    pairs: list[tuple[str, str]]
-    person_names: list[str]
+    observations: Observations
     labels: list[str]
-
-    person: IntArray
-    paths: list[str]
-    face_counts: IntArray
-    kinds: list[MeasureKind]
-
-    observation_of_face: IntArray
-    seconds: Array
-    probabilities: Array
-
+    pairs: list[Pair]
+    measures: list[Measures]
+    faces: MeasuredFaces
     rest: Rest | None = None
     without_rest: tuple[str, ...] = ()
     unassigned_faces: int = 0
-    without_face: dict[str, int] = field(default_factory=dict)
-    episodes: dict[str, EpisodeCounts] = field(default_factory=dict)
-    rooms: dict[str, float] = field(default_factory=dict)
+    without_face: Mapping[str, int] = field(default_factory=dict)
+    episodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rooms: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
-    def condition(self) -> IntArray:
-        """The index of the condition of each observation (O,)."""
-        members = np.array([*self.conditions.values()])  # (C, O)
-        return np.asarray(members.argmax(0))
+    def noun(self) -> str:
+        """The noun of an observation."""
+        in_clip = np.isfinite(self.faces.seconds)  # (M,)
+        if in_clip.all():
+            return "clip"
+        return "photo or clip" if in_clip.any() else "photo"
+
+    def count_files(self, number: int) -> str:
+        """Returns a number of observations with its noun."""
+        plural = "photos and clips" if "or" in self.noun else None
+        return counted(number, self.noun, plural)
 
     @property
-    def heads(self) -> list[str]:
-        """The titles of the measures that are outputs of further heads."""
-        return [kind.title for kind in self.kinds if kind.of_head]
+    def members(self) -> dict[str, Mask]:
+        """Whether each observation (O,) is in a condition, by name of the condition."""
+        members = {}
+        for index, name in enumerate(self.observations.conditions):
+            members[name] = self.observations.condition == index
+        return members
 
-    def person_means(self, values: Array, period: float | None = None) -> dict[str, Array]:
+    def person_means(self, values: Array, kind: Kind) -> dict[str, Array]:
         """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing.
 
         Values with a period are averaged as directions.
         """
-        persons = len(self.person_names)
-        group = self.condition * persons + self.person  # (O,)
-        groups = len(self.conditions) * persons
-        if period is None:
+        conditions = self.observations.conditions
+        persons = len(self.observations.persons)
+        group = self.observations.condition * persons + self.observations.person  # (O,)
+        groups = len(conditions) * persons
+        if kind.period is None:
             means = average(values, group, groups)
         else:
-            means = average_directions(values, group, groups, period)
-        return dict(zip(self.conditions, means.reshape(-1, persons), strict=True))
+            means = average_directions(values, group, groups, kind.period)
+        return dict(zip(conditions, means.reshape(-1, persons), strict=True))
 
-    def counts(self) -> dict[str, ConditionCounts]:
-        """Returns the numbers of persons, observations and faces by condition."""
-        counts = {}
-        for name, rows in self.conditions.items():
-            counts[name] = ConditionCounts(
-                persons=len(np.unique(self.person[rows])),
-                observations=int(rows.sum()),
-                faces=int(self.face_counts[rows].sum()),
-                without_face=self.without_face.get(name, 0),
-            )
-        return counts
-
-    def design(self, first: str, second: str) -> Design:
-        """Returns how two conditions are compared."""
-        return choose_design(self._persons_in(first), self._persons_in(second))
-
-    def _persons_in(self, condition: str) -> Mask:
-        """Returns whether each person (P,) is in a condition."""
-        present = np.zeros(len(self.person_names), bool)
-        present[self.person[self.conditions[condition]]] = True
-        return present
+    @cached_property
+    def designs(self) -> dict[Pair, Design]:
+        """Returns how each pair of conditions is compared."""
+        present = {}  # (P,), whether each person is in a condition
+        for name, member in self.members.items():
+            present[name] = np.zeros(len(self.observations.persons), bool)
+            present[name][self.observations.person[member]] = True
+        designs = {}
+        for pair in self.pairs:
+            designs[pair] = choose_design(present[pair.first], present[pair.second])
+        return designs
 
     def names_of(self, persons: Mask) -> list[str]:
         """Returns the names of the persons in a mask (P,)."""
-        return [self.person_names[index] for index in np.flatnonzero(persons)]
+        return [self.observations.persons[index] for index in np.flatnonzero(persons)]
 
 
 def choose_design(first: Mask, second: Mask) -> Design:
@@ -147,3 +158,22 @@ def choose_design(first: Mask, second: Mask) -> Design:
     if n_both > 0 and n_both >= min(only_first.sum(), only_second.sum()):
         return Design(paired=True, persons=both, excluded=only_first | only_second)
     return Design(paired=False, persons=only_first | only_second, excluded=both)
+
+
+@dataclass(frozen=True, eq=False)
+class Courses:
+    """Series of probabilities in bins of time.
+
+    Attributes:
+        bin_seconds: The length of a bin.
+        of_clips: The series of each photo or clip (O, T, L), NaN in a bin without a face.
+        of_persons: The series of each person (P, T, L) by condition; NaN for a person without
+            values.
+        averaged_persons: The number of persons with several clips, by condition. The series of
+            their clips are averaged.
+    """
+
+    bin_seconds: float
+    of_clips: Array
+    of_persons: dict[str, Array]
+    averaged_persons: dict[str, int]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fer_vit.comparison.results import Courses
-from fer_vit.comparison.study import Study
+from fer_vit.comparison.study import Courses, Study
 from fer_vit.geometry import Array
 from fer_vit.report.results_page import PageTable
 from fer_vit.stats.series import mean_course
@@ -33,14 +32,14 @@ def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTa
 
 def observation_cells(study: Study) -> list[dict[str, Any]]:
     """Returns the cells of `OBSERVATION_COLUMNS` for each photo or clip, O rows."""
-    conditions = list(study.conditions)
+    observations = study.observations
     cells = []
-    for path, condition, person in zip(study.paths, study.condition, study.person, strict=True):
+    for index, path in enumerate(observations.paths):
         cells.append(
             {
                 "path": path,
-                "condition": conditions[condition],
-                "person": study.person_names[person],
+                "condition": observations.conditions[observations.condition[index]],
+                "person": observations.persons[observations.person[index]],
             }
         )
     return cells
@@ -56,17 +55,17 @@ def measure_table(study: Study) -> PageTable:
 
     A comparison uses the means of these rows by person and condition.
     """
-    measures: dict[str, Array] = {}  # (O,), by column
-    for kind in study.kinds:
-        for measure, values in kind.values.items():
-            measures[kind.prefix + measure] = values
-    columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(measures, float)
+    values: dict[str, Array] = {}  # (O,), by column
+    for measures in study.measures:
+        for name, column in measures.columns.items():
+            values[column] = measures.values[name]
+    columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(values, float)
 
     rows = []
     for index, cells in enumerate(observation_cells(study)):
-        row = cells | {"faces": int(study.face_counts[index])}
-        for column, values in measures.items():
-            row[column] = finite_or_none(values[index])
+        row = cells | {"faces": int(study.observations.face_counts[index])}
+        for column, of_photos in values.items():
+            row[column] = finite_or_none(of_photos[index])
         rows.append(row)
     return PageTable(columns, rows)
 
@@ -76,7 +75,7 @@ def grid_table(study: Study, courses: Courses) -> PageTable:
     probability_columns = [f"p_{label}" for label in study.labels]
     columns = OBSERVATION_COLUMNS | {"seconds": float} | dict.fromkeys(probability_columns, float)
     rows = []
-    for cells, series in zip(observation_cells(study), courses.of_clips, strict=True):  # (T, C)
+    for cells, series in zip(observation_cells(study), courses.of_clips, strict=True):  # (T, L)
         has_face = np.isfinite(series[:, 0])  # (T,)
         last = np.flatnonzero(has_face).max(initial=-1)
         for bin_index in range(last + 1):
@@ -99,7 +98,7 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
         "persons": int,
     }
     rows = []
-    for condition, series in courses.of_persons.items():  # (P, T, C)
+    for condition, series in courses.of_persons.items():  # (P, T, L)
         for label_index, label in enumerate(study.labels):
             course = mean_course(series[:, :, label_index])
             for bin_index in np.flatnonzero(course.num_persons).tolist():

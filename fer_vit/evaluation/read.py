@@ -12,7 +12,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, known_names, printable, short, suggest
 from fer_vit.evaluation.checks import check_rows, check_times, find_moments, order_rows
-from fer_vit.evaluation.join import add_labels
+from fer_vit.evaluation.join import add_columns, add_labels
 from fer_vit.evaluation.labelled import Columns, Labelled, open_manifest
 from fer_vit.extras import require
 from fer_vit.face.image import ImageError, read_image
@@ -282,20 +282,20 @@ def check_predicted(data: Path, faces: Labelled) -> None:
         )
 
 
-def check_columns(data: Path, faces: Labelled, names: Sequence[str]) -> None:
-    """Raises FerVitError when no face has a prediction, or a column is missing."""
-    check_predicted(data, faces)
-    check_group_columns(data, faces, names)
+def with_columns(
+    faces: Labelled, data: Path, columns: Path | None, names: Sequence[str]
+) -> Labelled:
+    """Returns faces with the columns of another table; None: there is none.
 
-
-def check_group_columns(data: Path, faces: Labelled, names: Sequence[str]) -> None:
-    """Raises FerVitError when a column to group by is missing.
-
-    `data` is the path of the faces, for messages.
+    `data` is the path of the faces, for messages. Raises FerVitError when a column to group by,
+    one of `names`, is missing.
     """
+    if columns is not None:
+        faces = add_columns(faces, columns)
     for name in names:
         if name not in faces.columns:
             raise _no_column(name, data, faces)
+    return faces
 
 
 def check_needs(faces: Labelled, *, against: bool, robustness: bool) -> None:

@@ -1,5 +1,5 @@
-"""Renders the sentences of a room from its template `prose.j2`, so that it reads as its reader
-gets it: a macro is a paragraph, or a list with an item a line.
+"""Renders the sentences of a room from a template, such as its `prose.j2`, so that it reads as its
+reader gets it: a macro is a paragraph, or a list with an item a line.
 """
 
 import re
@@ -7,8 +7,10 @@ import re
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fer_vit.errors import printable
-from fer_vit.stats.estimate import Estimate, estimate_text
-from fer_vit.wording import counted
+from fer_vit.stats.estimate import Estimate, estimate_text, p_text, size_text
+from fer_vit.wording import counted, list_names
+
+MAX_NAMES = 10  # most names in a line, such as persons or clips
 
 
 def _printable_text(value: object) -> object:
@@ -19,10 +21,14 @@ def _named_estimate(estimate: Estimate, form: str) -> str:
     return estimate_text(estimate, form, named=True)
 
 
-class Prose:
-    """The sentences of a room, such as "evaluation"."""
+def _sentence_start(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
-    def __init__(self, room: str) -> None:
+
+class Prose:
+    """The sentences of a room, such as "evaluation", from one of its templates."""
+
+    def __init__(self, room: str, template: str = "prose.j2") -> None:
         environment = Environment(  # noqa: S701 - plain text; the page escapes it
             loader=PackageLoader("fer_vit", room),
             finalize=_printable_text,
@@ -30,8 +36,15 @@ class Prose:
             lstrip_blocks=True,
             undefined=StrictUndefined,
         )
-        environment.filters |= {"estimate": _named_estimate, "counted": counted}
-        self._macros = environment.get_template("prose.j2").module
+        environment.filters |= {
+            "estimate": _named_estimate,
+            "counted": counted,
+            "listed": lambda names: list_names(names, MAX_NAMES),
+            "p": p_text,
+            "sentence": _sentence_start,
+            "size": size_text,
+        }
+        self._macros = environment.get_template(template).module
 
     def text(self, macro: str, **values: object) -> str:
         """Returns a paragraph. A line of the template is no line of the text."""

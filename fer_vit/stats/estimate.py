@@ -94,3 +94,15 @@ def difference_text(value: float, form: str) -> str:
     if float(text) == 0:
         return f"{Decimal(f'{value:.1g}'):+f}"
     return text
+
+
+def size_text(value: float, form: str) -> str:
+    """Returns the text that `difference_text` has for a value, without a plus sign."""
+    return difference_text(value, f"+{form.removeprefix('+')}").removeprefix("+")
+
+
+def p_text(value: float | None) -> str:
+    """Returns a p-value as in papers, without the letter p; a dash without a test."""
+    if value is None:
+        return NO_RESULT
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

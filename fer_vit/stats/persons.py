@@ -29,11 +29,6 @@ class PersonMean(Estimate):
 
     sd: float | None = None  # standard deviation over persons; None for fewer than two persons
 
-    @property
-    def numbers(self) -> dict[str, float | int | None]:
-        """The numbers by their keys in JSON."""
-        return super().numbers | {"sd": self.sd}
-
 
 @dataclass(frozen=True)
 class Difference(Estimate):

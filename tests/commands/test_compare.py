@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fer_vit.comparison.kinds import CHANGE_TITLE
+import fer_vit
+from fer_vit.comparison.measures import PROBABILITY_CHANGES
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.commands import fails, run
@@ -113,6 +114,24 @@ def test_compare_writes_its_text_and_its_page(comparison: Comparison) -> None:
     page = (comparison.folder / "index.html").read_text("utf-8")
     assert "<h1>Expressions by condition</h1>" in page
     assert "<img src=x" not in page
+
+
+def test_python_returns_what_the_command_writes(comparison: Comparison, tmp_path: Path) -> None:
+    output = tmp_path / "c"
+    results = fer_vit.compare(
+        comparison.table, by="condition", person="subject", baseline="rest", output=output
+    )
+    assert json.loads(json.dumps(results.to_dict())) == comparison.results
+    results.write(tmp_path / "again")
+    for name in ("results.md", "measures.csv", "index.html"):
+        assert (tmp_path / "again" / name).read_text() == (output / name).read_text()
+    rows = pd.DataFrame(results.table()).set_index(["part", "group", "measure"])
+    row = rows.loc[("p_calm", "film <b> - rest", "difference")]
+    test = comparison.results["Mean probability"]["differences"]["calm: film <b> - rest"]
+    assert row[["mean", "low", "high", "p"]].tolist() == [
+        *(test["difference"][key] for key in ("mean", "low", "high")),
+        test["p corrected"],
+    ]
 
 
 def test_compare_refuses_an_existing_folder_and_an_unknown_baseline(
@@ -249,7 +268,7 @@ def test_rest_and_grid_equal_pandas(tmp_path: Path, capsys: pytest.CaptureFixtur
     after = read[read["seconds"] >= 2]
     raw = read[read["seconds"] < 2].groupby(clip)["p_happy"].mean()
     changes = (after.groupby(clip)["p_happy"].mean() - raw).unstack()
-    kind = results[CHANGE_TITLE]
+    kind = results[PROBABILITY_CHANGES.title]
     assert kind["means"]["happy"]["b"]["mean"] == pytest.approx(changes["b"].mean())
     difference = kind["differences"]["happy: b - a"]["difference"]["mean"]
     assert difference == pytest.approx((changes["b"] - changes["a"]).mean())

@@ -1,6 +1,7 @@
 """Averages against pandas, and episodes of clips against values counted by hand."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,24 +9,38 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_ind
 
-from fer_vit.comparison.kinds import SHARE_TITLE, MeasureKind
-from fer_vit.comparison.observations import make_study
+from fer_vit.comparison.contrasts import compare_conditions
+from fer_vit.comparison.measures import PROBABILITIES, SHARES, Measures
 from fer_vit.comparison.page import clearness
-from fer_vit.comparison.prose import MAX_NAMES, measure_names, methods, sentences, size_text
-from fer_vit.comparison.results import ContrastTest, compare_kind, compute_results
-from fer_vit.comparison.study import ConditionCounts, Study, choose_design
+from fer_vit.comparison.read import Plan, read_study
+from fer_vit.comparison.results import Comparison
+from fer_vit.comparison.rows import Contrast
+from fer_vit.comparison.study import Study, choose_design
 from fer_vit.comparison.tables import measure_table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.read import read_predictions
 from fer_vit.predict.smoothing import RECORDED
-from fer_vit.stats.persons import Difference, MeansTest
+from fer_vit.stats.estimate import size_text
 from fer_vit.stats.series import Rest, bin_values
 
 
-def study(table: pd.DataFrame, folder: Path, baseline: str | None = None) -> Study:
+def study(
+    table: pd.DataFrame, folder: Path, baseline: str | None = None, rest: Rest | None = None
+) -> Study:
     path = folder / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    return make_study(read_predictions(path, videos=True), "condition", "subject", baseline)
+    return read_study(path, Plan("condition", "subject", baseline, rest))
+
+
+def contrasts(comparison: Comparison, measures: Measures) -> dict[str, Contrast]:
+    """The contrasts of two conditions by measure."""
+    names = {column: name for name, column in measures.columns.items()}
+    return {contrast.measure: contrast for contrast in comparison.contrasts(names)}
+
+
+def counted(compared: Study, condition: str) -> dict[str, int]:
+    """The numbers of persons, photos and faces of a condition."""
+    rows = compare_conditions(compared).select(set="conditions", group=condition)
+    return {row.measure: row.estimate.n for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +57,7 @@ def test_the_number_of_conditions_is_limited(
     table["condition"] = [f"c{place}" for place in places % number]
     table = table.assign(p_calm=0.6, p_happy=0.4, label="calm")
     if not most:
-        assert len(study(table, tmp_path, baseline).conditions) == number
+        assert len(study(table, tmp_path, baseline).members) == number
         return
     with pytest.raises(FerVitError, match=rf"at most {most} .*`condition`.* {number}\.") as raised:
         study(table, tmp_path, baseline)
@@ -76,19 +91,18 @@ def test_photos_are_averaged_by_person_and_condition(
 ) -> None:
     table = photos(rng)
     compared = study(table, tmp_path, baseline="rest")
-    assert [*compared.conditions] == ["rest", "film"]
-    assert [kind.title for kind in compared.kinds] == [
-        "Mean probability",
-        SHARE_TITLE,
-    ]
+    assert [*compared.members] == ["rest", "film"]
+    titles = [measures.kind.title for measures in compared.measures]
+    assert titles == ["Mean probability", "Share of faces with the label"]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
-    for kind, column in zip(compared.kinds, ("p_happy", "named"), strict=True):
+    for measures, column in zip(compared.measures, ("p_happy", "named"), strict=True):
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
-        for condition, means in compared.person_means(kind.values["happy"]).items():
+        values = measures.values["happy"]
+        for condition, means in compared.person_means(values, measures.kind).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    counts = ConditionCounts(persons=9, observations=18, faces=36, without_face=0)
-    assert compared.counts()["film"] == counts
+    expected = {"persons": 9, "photos or clips": 18, "faces": 36, "without a face": 0}
+    assert counted(compared, "film") == expected
     (line,) = [note for note in compared.notes if "averaged" in note]
     assert " 37 photos " in line, "every photo has two faces"
 
@@ -97,17 +111,16 @@ def test_measures_of_photos_have_the_means_that_are_compared(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     compared = study(photos(rng), tmp_path, baseline="rest")
-    outcomes = [compare_kind(compared, kind) for kind in compared.kinds]
     table = measure_table(compared)
     rows = pd.DataFrame(table.rows, columns=[*table.columns])
-    assert len(rows) == len(compared.paths)
+    assert len(rows) == len(compared.observations.paths)
     means = rows.groupby(["condition", "person"]).mean(numeric_only=True)
-    for outcome, prefix in zip(outcomes, ("p_", "share_"), strict=True):
-        for measure, row in outcome.means.items():
-            for condition, mean in row.items():
-                persons = means.loc[condition, prefix + measure]
-                assert mean.mean == pytest.approx(persons.mean())
-                assert mean.sd == pytest.approx(persons.std())
+    numbers = compare_conditions(compared).select(set="means")
+    assert {row.part for row in numbers} == {"p_calm", "p_happy", "share_calm", "share_happy"}
+    for row in numbers:
+        persons = means.loc[row.group, row.part]
+        expected = persons.mean() if row.measure == "mean" else persons.std()
+        assert row.estimate.mean == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("rest", "missing"), [(None, 3), (Rest(0, 1), 1)])
@@ -115,12 +128,9 @@ def test_frames_without_a_face_are_counted_by_condition(
     rest: Rest | None, missing: int, tmp_path: Path
 ) -> None:
     clips = pd.concat([clip("a.mp4", "h--hh-h", "film"), clip("b.mp4", "cchhcch", "rest")])
-    clips["confidence"] = clips[["p_calm", "p_happy"]].max(axis=1)
-    clips.to_csv(tmp_path / "faces.csv", index=False)
-    faces = read_predictions(tmp_path / "faces.csv", videos=True)
-    compared = make_study(faces, "condition", "subject", rest=rest)
-    counted = {name: counts.without_face for name, counts in compared.counts().items()}
-    assert counted == {"film": missing, "rest": 0}
+    compared = study(clips, tmp_path, rest=rest)
+    assert counted(compared, "film")["without a face"] == missing
+    assert counted(compared, "rest")["without a face"] == 0
     assert not any("averaged" in note for note in compared.notes), "no frame has several faces"
 
 
@@ -133,11 +143,11 @@ def test_photos_that_cannot_be_read_do_not_count_as_without_a_face(tmp_path: Pat
         row |= {"p_calm": happy, "p_happy": happy, "confidence": happy}
         rows.append(row)
     table = pd.DataFrame(rows).assign(condition=["film", "film", "film", "rest"])
-    assert study(table, tmp_path).counts()["film"].without_face == 1
+    assert counted(study(table, tmp_path), "film")["without a face"] == 1
     table["condition"] = ["film", "dark", "film", "rest"]
     compared = study(table, tmp_path)
-    assert [*compared.conditions] == ["film", "rest"]
-    (line,) = [line for line in methods({}, compared, compute_results(compared)) if "dark" in line]
+    assert [*compared.members] == ["film", "rest"]
+    (line,) = [line for line in compare_conditions(compared).methods if "dark" in line]
     assert " 1 photo or frame" in line
 
 
@@ -168,25 +178,25 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
         [clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others]
     )
     compared = study(table, tmp_path)
-    kinds = {kind.title: kind.values for kind in compared.kinds}
+    measures = {measures.kind.title: measures for measures in compared.measures}
 
     def of_a(title: str) -> list[list[float]]:
         """The values of the first person: a list for each condition,
         with a number for each measure.
         """
-        return np.transpose(
-            [
-                [row[0] for row in compared.person_means(per_label).values()]
-                for per_label in kinds[title].values()
-            ]
-        ).tolist()
+        kind = measures[title].kind
+        numbers = []
+        for values in measures[title].values.values():
+            by_condition = compared.person_means(values, kind)
+            numbers.append([of_persons[0] for of_persons in by_condition.values()])
+        return np.transpose(numbers).tolist()
 
-    assert [*compared.conditions] == ["film", "rest"]
+    assert [*compared.members] == ["film", "rest"]
     # The frame without a face, and the ends of the clips, cut all episodes of the first person,
     # whose face is followed for 2.25 s of the rest.
     assert np.isnan(of_a("Seconds per episode")).all()
     assert of_a("Episodes per minute") == [[80, 0], pytest.approx([60 / 2.25, 60 / 2.25])]
-    assert list(kinds["Transitions per minute"]) == ["calm to happy", "happy to calm"]
+    assert list(measures["Transitions per minute"].values) == ["calm to happy", "happy to calm"]
     assert of_a("Transitions per minute") == [[0, 80], pytest.approx([60 / 2.25, 60 / 2.25])]
 
 
@@ -196,20 +206,19 @@ def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) 
     low = [2, 3, 6]
     rest.loc[low, ["smoothed_calm", "smoothed_happy"]] = (0.55, 0.45)
     rest.loc[low, "label_smoothed"] = None
-    kinds = {
-        kind.title: kind.values
-        for kind in study(pd.concat([rest, clip("a2.mp4", "hhcc", "film")]), tmp_path).kinds
-    }
+    compared = study(pd.concat([rest, clip("a2.mp4", "hhcc", "film")]), tmp_path)
+    kinds = {measures.kind.title: measures.values for measures in compared.measures}
     seconds = kinds["Seconds per episode"]
     assert seconds["happy"] == pytest.approx([np.nan, 0.5], nan_ok=True)  # film, rest
     assert kinds["Episodes per minute"]["happy"] == pytest.approx([0, 2 * 60 / 1.75])
     assert [*kinds["Transitions per minute"]] == ["happy to calm"]  # in the film
-    assert kinds[SHARE_TITLE]["calm"] == pytest.approx([0.5, 2 / 5])
+    assert kinds[SHARES.title]["calm"] == pytest.approx([0.5, 2 / 5])
 
 
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
     table = pd.concat([clip("a1.mp4", "c", "rest"), clip("a2.mp4", "hhcc", "film")])
-    kinds = {kind.title: kind.values for kind in study(table, tmp_path).kinds}
+    compared = study(table, tmp_path)
+    kinds = {measures.kind.title: measures.values for measures in compared.measures}
     film, rest = kinds["Episodes per minute"]["calm"]
     assert film == pytest.approx(80)
     assert np.isnan(rest)
@@ -255,18 +264,14 @@ def test_one_person_in_both_groups_leaves_the_tests_between_persons(
         label=np.where(happy > 0.5, "happy", "calm"),
     )
     compared = study(table, tmp_path)
-    design = compared.design("film", "rest")
+    (design,) = compared.designs.values()
     assert not design.paired
     assert compared.names_of(design.excluded) == ["s1"]
-    (test,) = [
-        comparison.test
-        for comparison in compare_kind(compared, compared.kinds[0]).tested
-        if comparison.measure == "happy"
-    ]
-    assert (test.num_first, test.num_second) == (19, 20)
+    test = compare_conditions(compared).to_dict()["Mean probability"]["differences"]
+    assert test["happy: rest - film"]["persons"] == [19, 20]
     groups = table[table["subject"] != "s1"].groupby("condition")["p_happy"]
     expected = ttest_ind(groups.get_group("rest"), groups.get_group("film"), equal_var=False)
-    assert test.p == pytest.approx(expected.pvalue, abs=1e-6)
+    assert test["happy: rest - film"]["p"] == pytest.approx(expected.pvalue, abs=1e-6)
 
 
 def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
@@ -277,10 +282,10 @@ def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
     expected = study(table, tmp_path)
     for changed in (table.sort_values("label"), table[::-1], table.sample(frac=1, random_state=0)):
         compared = study(changed, tmp_path)
-        for kind, expected_kind in zip(compared.kinds, expected.kinds, strict=True):
-            assert kind.values.keys() == expected_kind.values.keys()
-            for name, values in kind.values.items():
-                assert values == pytest.approx(expected_kind.values[name], nan_ok=True)
+        for measures, in_order in zip(compared.measures, expected.measures, strict=True):
+            assert measures.values.keys() == in_order.values.keys()
+            for name, values in measures.values.items():
+                assert values == pytest.approx(in_order.values[name], nan_ok=True)
 
 
 def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
@@ -292,9 +297,9 @@ def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
         table.loc[row, "subject"] = word
     table.loc[13, "condition"] = "n/a"
     compared = study(table, tmp_path)
-    assert compared.person_names == ["p", "q", "r"]
+    assert compared.observations.persons == ["p", "q", "r"]
     assert compared.unassigned_faces == 4
-    assert [*compared.conditions] == ["a", "b"]
+    assert [*compared.members] == ["a", "b"]
     notes = "\n".join(compared.notes)
     for words in ("1 #N/A", "1 NA", "1 n/a", "3 of 24", "1 of 24"):
         assert words in notes
@@ -312,17 +317,16 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
     )
     table["valence"] = np.nan
     compared = study(table, tmp_path, baseline="rest")
-    kinds = {kind.title: kind for kind in compared.kinds[2:]}
-    assert [*kinds] == ["Movements", "Head pose"]
+    heads = {measures.kind.title: measures for measures in compared.measures[2:]}
+    assert [*heads] == ["Movements", "Head pose"]
     for title, column in {"Movements": "move_jawOpen", "Head pose": "yaw"}.items():
         by_photo = table.groupby(["subject", "condition", "path"])[column].mean()
         expected = by_photo.groupby(["subject", "condition"]).mean().unstack()
-        (values,) = kinds[title].values.values()
-        for condition, means in compared.person_means(values).items():
+        (values,) = heads[title].values.values()
+        for condition, means in compared.person_means(values, PROBABILITIES).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
-    (comparison,) = compare_kind(compared, kinds["Movements"]).comparisons
-    assert isinstance(comparison, ContrastTest)
-    assert comparison.measure == "jawOpen"
+    differences = compare_conditions(compared).to_dict()["Movements"]["differences"]
+    assert differences["jawOpen: film - rest"]["persons"] == [9, 9]
 
 
 def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
@@ -334,10 +338,9 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table["p_happy"] = np.where(happy, 0.75, 0.25)
     table["p_calm"] = 1 - table["p_happy"]
     compared = study(table, tmp_path, baseline="rest")
-    (kind,) = [kind for kind in compared.kinds if kind.title == SHARE_TITLE]
-    tests = {each.measure: each.test for each in compare_kind(compared, kind).tested}
+    tests = contrasts(compare_conditions(compared), compared.measures[1])
     for label, sign in (("happy", 1), ("calm", -1)):
-        difference = tests[label].difference
+        difference = tests[label].difference.estimate
         assert difference.mean == pytest.approx(sign * 6 / 7)
         bounds = sorted([abs(difference.low), abs(difference.high)])
         assert bounds == pytest.approx([0.5075, 1], abs=1e-3)
@@ -348,14 +351,11 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path, rest: float, turned: 
     """Angles change the shorter way, also across half a turn."""
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["roll"] = np.where(table["seconds"] < 1, rest, turned)
-    path = tmp_path / "faces.csv"
-    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    faces = read_predictions(path, videos=True)
-    compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.25))
-    (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Head pose")]
+    compared = study(table, tmp_path, rest=Rest(0, 0.25))
+    pose = compared.measures[2]
     # Four frames of the seven after the first are turned by 7 degrees more.
-    assert kind.values["roll"] == pytest.approx([4, 4])
-    assert kind.form == "+.1f"
+    assert pose.values["roll"] == pytest.approx([4, 4])
+    assert pose.kind.form == "+.1f"
 
 
 @pytest.mark.parametrize("turn", [0.0, 90.0, 177.0, 180.0])
@@ -368,12 +368,11 @@ def test_angles_are_averaged_as_directions(
     expected = upright.groupby([table["subject"], table["condition"]]).mean().unstack()
     table["roll"] = (upright + turn + 180) % 360 - 180
     compared = study(table, tmp_path, baseline="rest")
-    (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
-    (comparison,) = compare_kind(compared, kind).comparisons
+    pose = compared.measures[2]
+    found = contrasts(compare_conditions(compared), pose)["roll"].difference.estimate.mean
     difference = expected["film"] - expected["rest"]
-    assert isinstance(comparison, ContrastTest)
-    assert comparison.test.difference.mean == pytest.approx(difference.mean(), abs=1e-4)
-    cells = compared.person_means(kind.values["roll"])
+    assert found == pytest.approx(difference.mean(), abs=1e-4)
+    cells = compared.person_means(pose.values["roll"], PROBABILITIES)
     for condition, means in cells.items():
         away = means - turn - expected[condition].to_numpy()
         away = away[np.isfinite(away)]
@@ -395,19 +394,18 @@ def test_opposite_angles_have_no_mean(tmp_path: Path) -> None:
         part["roll"] = np.tile(rolls, 2)
         clips.append(part)
     compared = study(pd.concat(clips), tmp_path)
-    (kind,) = [kind for kind in compared.kinds if kind.title == "Head pose"]
-    values = dict(zip(compared.paths, kind.values["roll"], strict=True))
+    pose = compared.measures[2]
+    values = dict(zip(compared.observations.paths, pose.values["roll"], strict=True))
     assert np.isnan(values["a1.mp4"])
     assert abs(values["a2.mp4"]) == pytest.approx(90)
-    means = compared.person_means(kind.values["roll"], kind.period)
+    means = compared.person_means(pose.values["roll"], pose.kind)
     assert np.isnan(means["y"][0])
     assert abs(means["y"][1]) == pytest.approx(180)
     assert means["x"] == pytest.approx([np.nan, 15], nan_ok=True)
 
-    faces = read_predictions(tmp_path / "faces.csv", videos=True)
-    rested = make_study(faces, "condition", "subject", rest=Rest(0, 0.5))
-    (kind,) = [kind for kind in rested.kinds if kind.title.startswith("Head pose")]
-    changes = dict(zip(rested.paths, kind.values["roll"], strict=True))
+    rested = study(pd.concat(clips), tmp_path, rest=Rest(0, 0.5))
+    rolls = rested.measures[2].values["roll"]
+    changes = dict(zip(rested.observations.paths, rolls, strict=True))
     assert np.isnan(changes["a1.mp4"])
     assert changes["b2.mp4"] == pytest.approx(0, abs=1e-9)
 
@@ -417,16 +415,13 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["seconds"] -= 0.25
     table["valence"] = np.where(table["seconds"] < 0.2, 0.0, 0.5)  # two frames
-    path = tmp_path / "faces.csv"
-    table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    faces = read_predictions(path, videos=True)
-    compared = make_study(faces, "condition", "subject", rest=Rest(0, 0.2))
-    assert compared.face_counts.tolist() == [6, 6]
-    (kind,) = [kind for kind in compared.kinds if kind.title.startswith("Valence")]
-    assert kind.values["valence"] == pytest.approx([0.5, 0.5])
+    compared = study(table, tmp_path, rest=Rest(0, 0.2))
+    assert compared.observations.face_counts.tolist() == [6, 6]
+    assert compared.measures[2].values["valence"] == pytest.approx([0.5, 0.5])
 
-    whole = make_study(faces, "condition", "subject")
-    series = bin_values(whole.probabilities, whole.seconds, whole.observation_of_face, 0.5)
+    whole = study(table, tmp_path)
+    faces = whole.faces
+    series = bin_values(faces.probabilities, faces.seconds, faces.observation, 0.5)
     expected = table["p_happy"].to_numpy()[:3].mean()
     assert series[0, 0, whole.labels.index("happy")] == pytest.approx(expected)
 
@@ -435,107 +430,96 @@ def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Pa
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
     table["smoothed_calm"] = 1 - table["smoothed_happy"]
-    means = study(table, tmp_path).kinds[0]
+    means = study(table, tmp_path).measures[0]
     assert means.values["happy"] == pytest.approx([0.5, 0.5])  # the mean of 0.1 and 0.9
 
-    faces = read_predictions(tmp_path / "faces.csv", videos=True)
-    changed = make_study(faces, "condition", "subject", rest=Rest(0, 1))
-    assert changed.kinds[0].values["happy"] == pytest.approx([0.8, 0.8])  # from 0.1 to 0.9
+    changed = study(table, tmp_path, rest=Rest(0, 1))
+    assert changed.measures[0].values["happy"] == pytest.approx([0.8, 0.8])  # from 0.1 to 0.9
     happy = changed.labels.index("happy")
-    assert changed.probabilities[:, happy] == pytest.approx(np.full(8, 0.4))  # from 0.2 to 0.6
+    assert changed.faces.probabilities[:, happy] == pytest.approx(
+        np.full(8, 0.4)
+    )  # from 0.2 to 0.6
 
 
 def test_methods_describe_the_smoothing_of_clips(tmp_path: Path) -> None:
     table = pd.concat([clip("a.mp4", "cchh", "x"), clip("b.mp4", "cchh", "y")])
     compared = study(table, tmp_path)
-    results = compute_results(compared)
-    recorded = methods({"version": "0.1", "smooth": "0.4"}, compared, results)
-    assert RECORDED.describe("0.4") in recorded[0]
+    recorded = replace(compared, facts={"version": "0.1", "smooth": "0.4"})
+    assert RECORDED.describe("0.4") in compare_conditions(recorded).methods[0]
 
 
-@pytest.mark.parametrize(("second", "direction"), [("film", "higher"), ("early", "lower")])
-def test_a_sentence_has_size_and_interval_of_its_direction(second: str, direction: str) -> None:
-    values = np.concatenate([np.linspace(0.1, 0.2, 8), np.linspace(0.5, 0.8, 8)])
-    person = np.tile(np.arange(8), 2)
-    is_rest = (np.arange(16) < 8) == (second == "film")
-    kind = MeasureKind(
-        title="Mean probability",
-        phrase="the mean probability",
-        subject="the mean probability of",
-        prefix="p_",
-        form=".3f",
-        unit="",
-        values={"happy": values},
-    )
-    compared = Study(
-        conditions={"rest": is_rest, second: ~is_rest},
-        pairs=[("rest", second)],
-        person_names=[*"abcdefgh"],
-        person=person,
-        paths=[f"{number}.png" for number in range(16)],
-        face_counts=np.ones(16, int),
-        kinds=[kind],
-        labels=["happy"],
-        observation_of_face=np.arange(16),
-        seconds=np.full(16, np.nan),
-        probabilities=values[:, None],
-    )
-    (line,) = sentences(kind, compare_kind(compared, kind).comparisons)
+def compare_columns(
+    folder: Path, first: dict[str, np.ndarray], second: dict[str, np.ndarray]
+) -> Comparison:
+    """Compares columns of predictions of eight persons in two conditions, rest and film."""
+    parts = []
+    for condition, columns in {"rest": first, "film": second}.items():
+        part = pd.DataFrame(columns).assign(condition=condition, subject=[*"abcdefgh"])
+        part["p_calm"] = [0.6] * 4 + [0.4] * 4
+        part["p_happy"] = 1 - part["p_calm"]
+        part["label"] = ["calm"] * 4 + ["happy"] * 4
+        part["path"] = part["subject"] + condition
+        parts.append(part)
+    return compare_conditions(study(pd.concat(parts), folder, "rest"))
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_a_sentence_has_size_and_interval_of_its_direction(rises: bool, tmp_path: Path) -> None:
+    low, high = np.linspace(0.1, 0.2, 8), np.linspace(0.5, 0.8, 8)
+    first, second = (low, high) if rises else (high, low)
+    comparison = compare_columns(tmp_path, {"valence": first}, {"valence": second})
+    (line,) = comparison.sentences["Valence and arousal"]
     numbers = re.findall(r"-?\d\.\d{3}", line)
-    changes = values[8:] - values[:8]  # (8,)
-    low, high = t.interval(0.95, 7, changes.mean(), changes.std(ddof=1) / np.sqrt(8))
-    expected = [changes.mean(), low, high]
-    assert direction in line
+    changes = high - low  # (8,)
+    bounds = t.interval(0.95, 7, changes.mean(), changes.std(ddof=1) / np.sqrt(8))
+    expected = [changes.mean(), *bounds]
+    assert ("higher in film" if rises else "lower in film") in line
     assert [float(number) for number in numbers[:3]] == pytest.approx(expected, abs=5e-4)
     assert "g = -" not in line
 
 
-def means_test(difference: Difference) -> MeansTest:
-    return MeansTest(
-        difference,
-        t=0.5,
-        df=7,
-        p=0.5,
-        paired=True,
-        num_first=8,
-        num_second=8,
-        p_by_ranks=0.5,
-        g=0.1,
-    )
+def test_the_largest_effects_have_sentences(tmp_path: Path, rng: np.random.Generator) -> None:
+    names = [f"move_{name}" for name in "abcdefghijklm"]
+    first = {name: rng.normal(0.4, 0.02, 8) for name in names}
+    second = {}
+    for place, name in enumerate(names):
+        second[name] = first[name] + 0.1 + 0.01 * place + rng.normal(0, 0.005, 8)
+    comparison = compare_columns(tmp_path, first, second)
+    *lines, last = comparison.sentences["Movements"]
+    effects = [float(re.search(r"g = (\d+\.\d+)", line)[1]) for line in lines]
+    assert len(effects) == 10
+    assert effects == sorted(effects, reverse=True)
+    tests = comparison.to_dict()["Movements"]["differences"].values()
+    assert effects[0] == pytest.approx(max(test["g"] for test in tests), abs=0.005)
+    assert last.startswith("3 more")
 
 
-@pytest.mark.parametrize("of_head", [True, False])
-def test_many_outputs_without_a_clear_difference_are_named_by_area(of_head: bool) -> None:
-    names = [f"{area} {number}" for area in ("brow", "mouth") for number in range(MAX_NAMES)]
-    kind = MeasureKind(
-        title="Movements",
-        phrase="",
-        subject="the mean intensity of",
-        prefix="",
-        form=".3f",
-        unit="",
-        values=dict.fromkeys(names, np.zeros(1)),
-        of_head=of_head,
-    )
-    assert measure_names(kind, names[:2]) == "brow 0, brow 1"
-    listed = measure_names(kind, names[:-1])
-    numbers = ", ".join(str(number) for number in range(MAX_NAMES))
-    assert listed.startswith(f"brow ({numbers}), mouth (") == of_head
-    assert ("more" in listed) != of_head
-
-    test = means_test(Difference(mean=0.0, low=-0.1, high=0.1, n=8))
-    comparisons = [ContrastTest(name, "rest", "film", test, p_corrected=1.0) for name in names]
-    (line,) = sentences(kind, comparisons)
-    assert f"any of the {len(names)} measures" in line
+@pytest.mark.parametrize(("number", "named"), [(2, True), (12, True), (13, False)])
+def test_outputs_without_a_clear_difference_are_named(
+    number: int, named: bool, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Many are named by area; if no output differs, and there are many, none is named."""
+    areas = ["brow", "mouth"] * 7
+    names = [f"move_{area}{place}" for place, area in enumerate(areas)][:13]
+    first = {name: rng.normal(0.4, 0.1, 8) for name in names}
+    second = {name: first[name] + rng.normal(0, 0.1, 8) for name in names}
+    for name in names[number:]:
+        second[name] = first[name] + 0.3 + rng.normal(0, 0.01, 8)
+    *_, line = compare_columns(tmp_path, first, second).sentences["Movements"]
+    assert ("any of the 13 measures" in line) != named
+    if number == 2:
+        assert "brow0, mouth1" in line
+    if number == 12:
+        assert "brow0, brow2" not in line
 
 
-def test_a_difference_is_clear_by_the_width_of_its_interval() -> None:
-    sizes = {"wide": (0.5, -0.5, 1.5), "narrow": (-0.2, -0.3, -0.1)}
-    comparisons = []
-    for name, (mean, low, high) in sizes.items():
-        test = means_test(Difference(mean, low, high, n=8))
-        comparisons.append(ContrastTest(name, "rest", "film", test, p_corrected=0.5))
-    assert [clearness(comparison) for comparison in comparisons] == pytest.approx([0.25, 1.0])
+def test_a_difference_is_clear_by_the_width_of_its_interval(tmp_path: Path) -> None:
+    noise = np.array([1, -1, 1, -1, 1, -1, 1, -1])
+    first = {"move_wide": np.full(8, 0.2), "move_narrow": np.full(8, 0.5)}
+    second = {"move_wide": 0.6 + 0.4 * noise, "move_narrow": 0.3 + 0.01 * noise}
+    comparison = compare_columns(tmp_path, first, second)
+    tests = contrasts(comparison, comparison.study.measures[2])
+    assert clearness(tests["narrow"]) > 1 > clearness(tests["wide"])
 
 
 @pytest.mark.parametrize(

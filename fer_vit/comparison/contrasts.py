@@ -1,0 +1,202 @@
+"""Compares the conditions of a study: means, tests of pairs, repeated measures and series, as rows.
+
+O photos or clips of P persons, T bins, L expressions.
+"""
+
+from dataclasses import replace
+from math import isfinite
+
+import numpy as np
+
+from fer_vit.comparison.episodes import SECONDS
+from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.results import Comparison
+from fer_vit.comparison.rows import (
+    CONDITIONS,
+    DF,
+    DIFFERENCE,
+    DIFFERENCES,
+    EPISODES,
+    FACES,
+    FIRST,
+    INTRACLASS,
+    MEAN,
+    MEANS,
+    PAIRED,
+    PERSONS,
+    PHOTOS,
+    RANKS,
+    ROOM,
+    SD,
+    SECOND,
+    WELCH,
+    WITHOUT_FACE,
+    G,
+    T,
+    count_row,
+)
+from fer_vit.comparison.study import Courses, Study
+from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.means import average
+from fer_vit.stats.persons import (
+    MeansTest,
+    NoTest,
+    compare_pair,
+    intraclass_correlation,
+    person_mean,
+)
+from fer_vit.stats.results import Row
+from fer_vit.stats.series import bin_values
+from fer_vit.stats.tests import holm
+
+
+def compare_conditions(study: Study, grid: float | None = None) -> Comparison:
+    """Returns the results of a study.
+
+    Args:
+        study: The study.
+        grid: The length of the bins of series, in seconds; None: no series.
+
+    Raises:
+        FerVitError: The grid does not fit the clips, see `count_bins`.
+    """
+    rows = [*count_faces(study), *count_all_episodes(study)]
+    for measures in study.measures:
+        rows += mean_rows(study, measures)
+        rows += correct(difference_rows(study, measures))
+    rows += repeated_measures(study, study.measures[0])
+    return Comparison(
+        facts=study.facts,
+        rows=tuple(rows),
+        notes=study.notes,
+        study=study,
+        courses=None if grid is None else compute_courses(study, grid),
+    )
+
+
+def count_faces(study: Study) -> list[Row]:
+    """Returns the numbers of persons, photos or clips, and faces of each condition."""
+    observations = study.observations
+    rows = []
+    for condition, member in study.members.items():
+        numbers = {
+            PERSONS: len(np.unique(observations.person[member])),
+            PHOTOS: int(member.sum()),
+            FACES: int(observations.face_counts[member].sum()),
+            WITHOUT_FACE: study.without_face.get(condition, 0),
+        }
+        rows += [count_row(CONDITIONS, condition, name, count) for name, count in numbers.items()]
+    return rows
+
+
+def count_all_episodes(study: Study) -> list[Row]:
+    """Returns the numbers of episodes of each condition, and the time in sight that they need."""
+    rows = []
+    for condition, counts in study.episodes.items():
+        rows += [count_row(EPISODES, condition, name, count) for name, count in counts.items()]
+    for label, seconds in study.rooms.items():
+        room = Estimate(seconds if isfinite(seconds) else None)
+        rows.append(Row(SECONDS.prefix + label, EPISODES, "", ROOM, room))
+    return rows
+
+
+def mean_rows(study: Study, measures: Measures) -> list[Row]:
+    """Returns the mean and the standard deviation of each measure in each condition."""
+    kind = measures.kind
+    rows = []
+    for name, values in measures.values.items():
+        part = measures.columns[name]
+        for condition, of_persons in study.person_means(values, kind).items():
+            mean = person_mean(of_persons, kind.low, kind.high)
+            deviation = Estimate(mean.sd, n=mean.n, over="persons")
+            rows.append(Row(part, MEANS, condition, MEAN, mean))
+            rows.append(Row(part, MEANS, condition, SD, deviation))
+    return rows
+
+
+def difference_rows(study: Study, measures: Measures) -> list[Row]:
+    """Returns the tests of each measure for all pairs of conditions."""
+    kind = measures.kind
+    rows = []
+    for name, values in measures.values.items():
+        person_means = study.person_means(values, kind)
+        for pair, design in study.designs.items():
+            first = np.where(design.persons, person_means[pair.first], np.nan)
+            second = np.where(design.persons, person_means[pair.second], np.nan)
+            test = compare_pair(first, second, design.paired)
+            rows += test_rows(measures.columns[name], pair.name, test, kind)
+    return rows
+
+
+def test_rows(part: str, pair: str, test: MeansTest | NoTest, kind: Kind) -> list[Row]:
+    """Returns the numbers of a test; p is not corrected yet.
+
+    The interval is clipped to the differences that the measure can have.
+    """
+    if isinstance(test, NoTest):
+        return [Row(part, DIFFERENCES, pair, DIFFERENCE, Estimate(None), note=test.reason)]
+    span = kind.high - kind.low
+    low = max(test.difference.low, -span)
+    high = min(test.difference.high, span)
+    difference = replace(test.difference, low=low, high=high)
+
+    def row(measure: str, number: float | None, p: float | None = None, note: str = "") -> Row:
+        estimate = Estimate(number, n=difference.n, over="persons")
+        return Row(part, DIFFERENCES, pair, measure, estimate, p, note)
+
+    return [
+        Row(part, DIFFERENCES, pair, DIFFERENCE, difference, test.p),
+        row(T, test.t, test.p, PAIRED if test.paired else WELCH),
+        row(DF, test.df),
+        row(RANKS, None, test.p_by_ranks),
+        row(G, test.g),
+        row(FIRST, test.num_first),
+        row(SECOND, test.num_second),
+    ]
+
+
+def correct(rows: list[Row]) -> list[Row]:
+    """Returns the rows of a family of tests, with corrected p-values of differences (Holm 1979)."""
+    tested = [row.p for row in rows if row.measure == DIFFERENCE and row.p is not None]
+    corrected = iter(holm(tested))
+    family = []
+    for row in rows:
+        if row.measure == DIFFERENCE and row.p is not None:
+            row = replace(row, p=next(corrected))
+        family.append(row)
+    return family
+
+
+def repeated_measures(study: Study, measures: Measures) -> list[Row]:
+    """Returns the ICC(1) of each measure in each condition."""
+    rows = []
+    for name, values in measures.values.items():
+        for condition, member in study.members.items():
+            person = study.observations.person[member]
+            correlation = intraclass_correlation(values[member], person)
+            rows.append(Row(measures.columns[name], INTRACLASS, condition, INTRACLASS, correlation))
+    return rows
+
+
+def compute_courses(study: Study, grid: float) -> Courses:
+    """Returns the series in bins of `grid` seconds.
+
+    Raises FerVitError when the grid does not fit the clips, see `count_bins`.
+    """
+    faces = study.faces
+    of_clips = bin_values(faces.probabilities, faces.seconds, faces.observation, grid)  # (O, T, L)
+    of_persons = {}
+    averaged_persons = {}
+    for condition, member in study.members.items():
+        person = study.observations.person[member]
+        of_persons[condition] = average(
+            of_clips[member], person, len(study.observations.persons)
+        )  # (P, T, L)
+        averaged_persons[condition] = int((np.bincount(person) > 1).sum())
+
+    return Courses(
+        bin_seconds=grid,
+        of_clips=of_clips,
+        of_persons=of_persons,
+        averaged_persons=averaged_persons,
+    )

@@ -1,0 +1,213 @@
+"""Measures of a study: their kinds, with words for pages, tables and sentences, and their values.
+
+This file has the measures of faces: probabilities, shares of labels and outputs of further heads.
+`comparison/episodes.py` has the measures of clips.
+
+N faces, C expressions, O observations.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.fields import SMOOTHED_LABEL
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
+from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.series import Rest, RestInClips
+from fer_vit.tables.cells import is_missing
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of measures, such as the mean probability of each expression.
+
+    Attributes:
+        title: The title of a section of the page, and the key of results.json.
+        phrase: The quantity that was measured, with its scale.
+        subject: The beginning of a sentence about what is higher or lower; the name of the measure
+            follows.
+        prefix: The prefix of the columns of measures.csv.
+        form: The format of the values, such as ".3f"; "+.3f" for changes.
+        unit: The unit of a difference in a sentence, with a space before it; empty without a unit.
+        low: The lowest possible value.
+        high: The highest possible value.
+        period: The period of the values, such as 360 degrees; None: values are not periodic.
+        of_head: Whether the measures are outputs of a further head.
+    """
+
+    title: str
+    phrase: str
+    subject: str
+    prefix: str
+    form: str
+    unit: str = ""
+    low: float = 0.0
+    high: float = np.inf
+    period: float | None = None
+    of_head: bool = False
+
+    def titles(self, names: Mapping[str, object]) -> dict[str, str]:
+        """Returns the names of measures on pages, by name."""
+        return output_titles(names) if self.of_head else {name: name for name in names}
+
+
+PROBABILITIES = Kind(
+    title="Mean probability",
+    phrase="the mean probability (0 to 1)",
+    subject="the mean probability of",
+    prefix="p_",
+    form=".3f",
+    high=1,
+)
+PROBABILITY_CHANGES = Kind(
+    title="Change of the probability from rest",
+    phrase="the change of the probability (0 to 1) from rest",
+    subject="the change from rest of the probability of",
+    prefix="change_p_",
+    form="+.3f",
+    low=-1,
+    high=1,
+)
+SHARES = Kind(
+    title="Share of faces with the label",
+    phrase="the share of faces with this label",
+    subject="the share of faces with the label",
+    prefix="share_",
+    form=".1%",
+    unit=" percentage points",
+    high=1,
+)
+
+
+def head_kind(head: Head) -> Kind:
+    """Returns the kind of the outputs of a head."""
+    low = head.low
+    high = head.high
+    if head.period is not None:  # unwrapped values have no bounds: -179 degrees may be 181
+        low = -np.inf
+        high = np.inf
+    return Kind(
+        title=head.title,
+        phrase=head.phrase,
+        subject=head.subject,
+        prefix=head.prefix,
+        form=head.form,
+        unit=f" {head.unit}" if head.unit else "",
+        low=low,
+        high=high,
+        period=head.period,
+        of_head=True,
+    )
+
+
+def change_from_rest(kind: Kind, rest: Rest) -> Kind:
+    """Returns the kind for values that are changes from rest."""
+    span = kind.high - kind.low
+    return replace(
+        kind,
+        title=f"{kind.title} (change from rest)",
+        phrase=f"{kind.phrase}, as the change from rest ({rest} s)",
+        subject=f"the change from rest of {kind.subject}",
+        prefix=f"change_{kind.prefix}",
+        form=f"+{kind.form}",
+        low=-span,
+        high=span,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """The measures of one kind.
+
+    Attributes:
+        kind: The kind.
+        values: The values by name: one for each photo or clip (O,), NaN where there is none.
+    """
+
+    kind: Kind
+    values: dict[str, Array]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of measures.csv by name."""
+        return {name: self.kind.prefix + name for name in self.values}
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The names on pages, by column of measures.csv."""
+        titles = self.kind.titles(self.values)
+        return {column: titles[name] for name, column in self.columns.items()}
+
+
+def measure_faces(
+    faces: Labelled, used: Mask, resting: RestInClips | None
+) -> list[tuple[Kind, dict[str, Array]]]:
+    """Returns the measures of the faces in the mask `used` (N,): M values by kind and name.
+
+    With `resting`, changes from rest replace probabilities and outputs. An output without any value
+    is left out.
+    """
+    kind = PROBABILITIES
+    probabilities = faces.probabilities  # (N, C)
+    if resting:
+        phrase = f"{PROBABILITY_CHANGES.phrase} ({resting.rest} s)"
+        kind = replace(PROBABILITY_CHANGES, phrase=phrase)
+        probabilities = resting.change(probabilities)
+    of_faces = [
+        (kind, dict(zip(faces.labels, probabilities[used].T, strict=True))),
+        (SHARES, label_shares(faces.take(used))),
+    ]
+    for head, names in outputs_of([*faces.columns]).items():
+        kind = head_kind(HEADS[head])
+        measured = {}
+        for name in names:
+            values = faces.columns[target_column(head, name)].astype(float)  # (N,)
+            if resting:
+                values = resting.change_output(values, kind.period)
+            if np.isfinite(values[used]).any():
+                measured[name] = values[used]
+        if resting:
+            kind = change_from_rest(kind, resting.rest)
+        if measured:
+            of_faces.append((kind, measured))
+    return of_faces
+
+
+def average_faces(
+    kind: Kind, of_faces: Mapping[str, Array], observation: IntArray, num_observations: int
+) -> Measures:
+    """Returns the means (O,) of each observation over values of faces (M,).
+
+    `observation` (M,) is the index of each face's observation, and `num_observations` is O.
+    """
+    means = {}
+    for name, values in of_faces.items():
+        if kind.period is None:
+            mean = average(values, observation, num_observations)
+        else:
+            mean = average_directions(values, observation, num_observations, kind.period)
+        means[name] = mean  # (O,)
+    return Measures(kind, means)
+
+
+def clip_seconds(faces: Labelled) -> Array:
+    """Returns the time of each face in its clip (N,), in seconds; NaN for a photo."""
+    cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
+    return np.asarray(cells.astype(float))
+
+
+def label_shares(faces: Labelled) -> dict[str, Array]:
+    """Returns by label whether each face has it (N,), in clips smoothed; NaN without a label."""
+    most_likely = np.array(faces.labels, object)[faces.probabilities.argmax(1)]
+    labels = faces.columns.get("label", most_likely)  # (N,)
+    if SMOOTHED_LABEL in faces.columns:
+        in_clip = ~is_missing(faces.columns["seconds"])  # (N,)
+        labels = np.where(in_clip, faces.columns[SMOOTHED_LABEL], labels)
+
+    shares = {}
+    for name in faces.labels:
+        shares[name] = np.where(is_missing(labels), np.nan, labels == name).astype(float)
+    return shares

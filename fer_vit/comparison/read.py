@@ -1,0 +1,315 @@
+"""Reads a study: a table of predictions, whose faces are averaged by photo or clip.
+
+N rows of the table, M measured faces, O photos or clips.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fer_vit.comparison.episodes import (
+    Sightings,
+    count_episodes,
+    find_episodes,
+    find_least_room,
+    follow_faces,
+    measure_episodes,
+)
+from fer_vit.comparison.measures import Measures, average_faces, clip_seconds, measure_faces
+from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study
+from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.evaluation.checks import find_moments
+from fer_vit.evaluation.join import describe_groups
+from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.read import (
+    check_predicted,
+    leave_out_uncertain,
+    read_predictions,
+    with_columns,
+)
+from fer_vit.faces import READ_STATUSES
+from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
+from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.series import Rest, RestInClips
+from fer_vit.tables.cells import is_missing
+
+MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
+MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared: options of `fer-vit compare`.
+
+    Attributes:
+        by: The column with the conditions.
+        person: The column with the persons.
+        baseline: The condition to compare with all others; None: all pairs are compared.
+        rest: The interval of rest in each clip; None: nothing is subtracted.
+        uncertain: Whether uncertain faces count in photos that have a certain face.
+    """
+
+    by: str
+    person: str = "person"
+    baseline: str | None = None
+    rest: Rest | None = None
+    uncertain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by == self.person:
+            raise FerVitError(
+                f"Expected different columns in `--by` and `--person`, but both are {self.by}. "
+                "Name the column of the persons."
+            )
+
+    def assigned(self, faces: Labelled) -> Mask:
+        """Returns whether each face (N,) has a person and a condition."""
+        return ~is_missing(faces.columns[self.person]) & ~is_missing(faces.columns[self.by])
+
+
+def read_study(data: Path, plan: Plan, columns: Path | None = None) -> Study:
+    """Reads a table of predictions, or a folder of tables, and the columns of another table.
+
+    Raises:
+        FerVitError: A table cannot be read or lacks a column, there are fewer than two conditions,
+            no baseline, or no face in the interval of rest.
+    """
+    faces = read_predictions(data, videos=True)
+    check_predicted(data, faces)
+    if not plan.uncertain:
+        faces = leave_out_uncertain(faces)
+    faces = with_columns(faces, data, columns, (plan.by, plan.person))
+    study = make_study(faces, plan)
+    return replace(study, facts={"data": str(data), **study.facts})
+
+
+def make_study(faces: Labelled, plan: Plan) -> Study:
+    """Returns a study: the faces (N), averaged by photo or clip.
+
+    Means and their changes from rest use the values before smoothing, since smoothing would mix
+    rest with the frames beside it. Only the faces of `Study`, for series, have smoothed
+    probabilities if the table has them.
+
+    With an interval of rest, the mean over this interval of the same clip and person is subtracted
+    from probabilities and outputs. Faces within the interval are used for nothing else.
+    """
+    assigned = faces.predicted & plan.assigned(faces)  # (N,)
+    seconds = clip_seconds(faces)  # (N,)
+    selected = _select_faces(faces, assigned, seconds, plan)
+    used = selected.used
+    measured = faces.take(used)
+    observations, of_face = _observe(measured, plan)
+    pairs = [Pair(*names) for names in combinations(observations.conditions, 2)]
+    if plan.baseline is not None:
+        pairs = [pair for pair in pairs if pair.first == plan.baseline]
+
+    measures = []
+    for kind, values in measure_faces(faces, used, selected.resting):
+        measures.append(average_faces(kind, values, of_face, len(observations.paths)))
+    followed = Followed([], {}, {})
+    if SMOOTHED_LABEL in faces.columns:
+        of_row = np.full(len(used), -1)  # (N,), the index of the observation
+        of_row[used] = of_face
+        followed = _follow(follow_faces(faces, plan.person), of_row, faces.labels, observations)
+    return Study(
+        observations=observations,
+        labels=faces.labels,
+        pairs=pairs,
+        measures=[*measures, *followed.measures],
+        faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
+        rest=plan.rest,
+        without_rest=selected.without_rest,
+        unassigned_faces=int((faces.predicted & ~assigned).sum()),
+        without_face=_count_without_face(faces, seconds, plan),
+        episodes=followed.counts,
+        rooms=followed.rooms,
+        facts=faces.facts,
+        notes=(
+            *faces.notes,
+            *describe_groups(faces, (plan.by, plan.person)),
+            *_note_several(measured, plan.person),
+        ),
+    )
+
+
+# --------------------------------------------------------------------------- the faces that count
+
+
+class Selected(NamedTuple):
+    """The faces that a study measures, and their probabilities for series."""
+
+    used: Mask  # (N,), whether each face is measured
+    probabilities: Array  # (N, C), smoothed in clips, or changes from rest
+    resting: RestInClips | None  # the rest of all N faces; None without a rest
+    without_rest: tuple[str, ...]  # photos and clips without a face in the interval
+
+
+def _select_faces(faces: Labelled, assigned: Mask, seconds: Array, plan: Plan) -> Selected:
+    """Selects the faces to measure among the `assigned` faces (N,).
+
+    With an interval of rest, a face is measured if it is outside of the interval and its clip has a
+    face within. Faces without a condition count as rest, too. Raises FerVitError if no face is
+    selected.
+    """
+    probabilities = _smoothed_probabilities(faces)  # (N, C)
+    rest = plan.rest
+    if rest is None:
+        return Selected(assigned, probabilities, resting=None, without_rest=())
+
+    resting = RestInClips(rest, seconds, _clips(faces, plan.person))
+    changes = resting.change(probabilities)  # (N, C)
+    has_rest = np.isfinite(changes).all(1)  # (N,)
+    without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
+    used = assigned & has_rest & ~rest.contains(seconds)
+    if not used.any():
+        raise FerVitError(
+            f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+            f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
+        )
+    return Selected(used, changes, resting, tuple(without_rest))
+
+
+def _clips(faces: Labelled, person: str) -> IntArray:
+    """Returns the index of each face's clip (N,): one clip for each person in each file.
+
+    The index is -1 for a row without a face, or without a person in the column `person`.
+    """
+    names = faces.columns[person]
+    named = faces.predicted & ~is_missing(names)  # (N,)
+    indices: dict[tuple[str, str], int] = {}
+    clips = np.full(len(named), -1)
+    for row in np.flatnonzero(named):
+        key = (str(names[row]), str(faces.paths[row]))
+        clips[row] = indices.setdefault(key, len(indices))
+    return clips
+
+
+def _smoothed_probabilities(faces: Labelled) -> Array:
+    """Returns the probabilities (N, C); smoothed values of clips replace the others."""
+    probabilities = faces.probabilities.copy()
+    for index, label in enumerate(faces.labels):
+        cells = faces.columns.get(SMOOTHED + label)
+        if cells is not None:
+            smoothed = cells.astype(float)
+            has_smoothed = np.isfinite(smoothed) & faces.predicted
+            probabilities[has_smoothed, index] = smoothed[has_smoothed]
+    return probabilities
+
+
+def _count_without_face(faces: Labelled, seconds: Array, plan: Plan) -> dict[str, int]:
+    """Returns, by condition, the number of photos and frames of persons without a face.
+
+    `seconds` (N,) is the time of each row in its clip, NaN for a photo. Frames within the interval
+    of rest do not count, nor do files that cannot be read.
+    """
+    searched = np.ones(len(faces.predicted), bool)
+    if "status" in faces.columns:
+        searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
+    empty = plan.assigned(faces) & ~faces.predicted & searched  # (N,)
+    if plan.rest:
+        empty &= ~plan.rest.contains(seconds)
+    return dict(Counter(str(cell) for cell in faces.columns[plan.by][empty]))
+
+
+def _note_several(measured: Labelled, person: str) -> list[str]:
+    """Returns a line if several faces of a photo or frame belong to one person.
+
+    Some of these faces may be other people's.
+    """
+    moments = find_moments(measured.columns)
+    persons = measured.columns[person]
+    counts = Counter(zip(measured.paths, moments, persons, strict=True))
+    several = [path for (path, _, _), count in counts.items() if count > 1]
+    if not several:
+        return []
+    return [
+        f"Several faces of one person in {len(several):,} photos or frames, for example in "
+        f"{short(several[0])}, are averaged. If they are of other people, remove their rows."
+    ]
+
+
+# ---------------------------------------------------------------------------------- observations
+
+
+def _observe(measured: Labelled, plan: Plan) -> tuple[Observations, IntArray]:
+    """Groups the faces to measure by person, condition, and photo or clip.
+
+    Returns the observations, and the index of each face's observation (M,).
+    """
+    conditions = _condition_names(measured.columns[plan.by], plan)
+    order = {name: index for index, name in enumerate(conditions)}
+    condition = np.array([order[str(cell)] for cell in measured.columns[plan.by]])  # (M,)
+    persons, person = np.unique(measured.columns[plan.person].astype(str), return_inverse=True)
+    paths, path = np.unique(measured.paths.astype(str), return_inverse=True)
+    keys = np.column_stack([person, condition, path])  # (M, 3)
+    observed, of_face, face_counts = np.unique(
+        keys, axis=0, return_inverse=True, return_counts=True
+    )
+    observations = Observations(
+        conditions=conditions,
+        persons=persons.tolist(),
+        condition=observed[:, 1],
+        person=observed[:, 0],
+        paths=paths[observed[:, 2]].tolist(),
+        face_counts=face_counts,
+    )
+    return observations, of_face
+
+
+def _condition_names(cells: Iterable[object], plan: Plan) -> list[str]:
+    """Returns the conditions in a column in order, the baseline first."""
+    baseline = plan.baseline
+    names = sorted({str(cell) for cell in cells})
+    unknown_baseline = baseline is not None and baseline not in names
+    if len(names) < 2 or unknown_baseline:
+        expected = "two or more conditions"
+        hint = ""
+        if baseline is not None:
+            expected = f"the baseline {baseline} and others"
+            hint = suggest(baseline, names)
+        actual = short(", ".join(names)) or "none"
+        raise FerVitError(f"Expected {expected} in `{plan.by}`, but got {actual}.{hint}")
+    limit = MAX_CONDITIONS if baseline is None else MAX_BESIDE_BASELINE
+    if len(names) > limit:
+        remedy = "Name another column with `--by`"
+        if baseline is None and len(names) <= MAX_BESIDE_BASELINE:
+            remedy += ", or compare them with one alone by `--baseline`"
+        raise FerVitError(
+            f"Expected at most {limit} conditions in `{plan.by}`, but got {len(names):,}. {remedy}."
+        )
+    if baseline is not None:
+        names.remove(baseline)
+        names.insert(0, baseline)
+    return names
+
+
+class Followed(NamedTuple):
+    """What episodes of faces add to a study; see `Study`."""
+
+    measures: list[Measures]
+    counts: dict[str, dict[str, int]]
+    rooms: dict[str, float]
+
+
+def _follow(
+    seen: Sightings, of_row: IntArray, labels: list[str], observations: Observations
+) -> Followed:
+    """Finds and measures episodes; `of_row` (N,) is the observation of each row, or -1."""
+    of_sighting = of_row[seen.rows]
+    episodes = find_episodes(seen, of_sighting)
+    least_room = find_least_room(episodes, len(labels))
+    measures = measure_episodes(
+        seen, of_sighting, episodes, least_room, labels, len(observations.paths)
+    )
+    counts = {}
+    for index, name in enumerate(observations.conditions):
+        counts[name] = count_episodes(episodes, least_room, observations.condition == index)
+    rooms = {}
+    for index in np.unique(episodes.label[episodes.counted]).tolist():
+        rooms[labels[index]] = float(least_room[index])
+    return Followed(measures, counts, rooms)
