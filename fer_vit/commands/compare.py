@@ -1,6 +1,7 @@
 """The command `compare`: statistics of persons under several conditions or in several groups."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from fer_vit.commands import accept_text
@@ -23,6 +24,7 @@ def compare(
     person: str = "person",
     columns: Path | None = None,
     baseline: str | None = None,
+    outcomes: Sequence[str] = (),
     rest: str | None = None,
     grid: float | None = None,
     uncertain: bool = False,
@@ -44,6 +46,8 @@ def compare(
 
         fer-vit compare faces.parquet --columns sessions.csv --by mood --person name --baseline calm
 
+        fer-vit compare faces.parquet --by condition --person subject --outcomes smile,p_happiness
+
         fer-vit compare clips.parquet --by condition --person subject --rest 0-5 --grid 0.5
 
     Args:
@@ -52,6 +56,10 @@ def compare(
         person: The column with the person. `path`: each photo or clip is one person.
         columns: A table with the column path and further ones, such as condition and person.
         baseline: The condition to compare the others with. Default: all pairs are compared.
+        outcomes: The outcomes that you planned, such as smile,p_happiness,valence: columns of the
+            table or of measures.csv. Only these are compared, and p is corrected for their tests
+            together. Default: all are compared, and p is corrected for the tests of each kind of
+            measure, without weak outputs.
         rest: A resting interval in each clip, START-END, such as 0-5 or 0:30-1:00: in seconds or
             [h:]m:s. The mean over this interval is subtracted from the probabilities and outputs of
             the clip. Clips without a face in the interval are left out.
@@ -67,7 +75,7 @@ def compare(
     """
     check_output(output, overwrite, (*RESULTS_FILES, *COMPARISON_TABLES))
     resting = None if rest is None else parse_rest(rest)
-    plan = Plan(by, person, baseline, resting, uncertain)
+    plan = Plan(by, person, baseline, outcomes, resting, uncertain)
     study = read_study(data, plan, columns)
     comparison = compare_conditions(study, grid)
     LOGGER.info(comparison.write(output, overwrite))

@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from fer_vit.comparison.episodes import SECONDS
-from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.measures import Kind, Measures, probability_kind
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.rows import (
     CONDITIONS,
@@ -36,6 +36,7 @@ from fer_vit.comparison.rows import (
     count_row,
 )
 from fer_vit.comparison.study import Courses, Study
+from fer_vit.heads import WEAK
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.means import average
 from fer_vit.stats.persons import (
@@ -61,10 +62,17 @@ def compare_conditions(study: Study, grid: float | None = None) -> Comparison:
         FerVitError: The grid does not fit the clips, see `count_bins`.
     """
     rows = [*count_faces(study), *count_all_episodes(study)]
+    planned = []
     for measures in study.measures:
         rows += mean_rows(study, measures)
-        rows += correct(difference_rows(study, measures))
-    rows += repeated_measures(study, study.measures[0])
+        if study.outcomes:
+            planned += difference_rows(study, measures)
+        else:
+            rows += correct(difference_rows(study, measures))
+    rows += correct(planned)
+    for measures in study.measures:
+        if measures.kind == probability_kind(study.rest):
+            rows += repeated_measures(study, measures)
     return Comparison(
         facts=study.facts,
         rows=tuple(rows),
@@ -117,6 +125,7 @@ def mean_rows(study: Study, measures: Measures) -> list[Row]:
 def difference_rows(study: Study, measures: Measures) -> list[Row]:
     """Returns the tests of each measure for all pairs of conditions."""
     kind = measures.kind
+    left_out = study.left_out(measures)
     rows = []
     for name, values in measures.values.items():
         person_means = study.person_means(values, kind)
@@ -124,12 +133,15 @@ def difference_rows(study: Study, measures: Measures) -> list[Row]:
             first = np.where(design.persons, person_means[pair.first], np.nan)
             second = np.where(design.persons, person_means[pair.second], np.nan)
             test = compare_pair(first, second, design.paired)
-            rows += test_rows(measures.columns[name], pair.name, test, kind)
+            of_test = test_rows(measures.columns[name], pair.name, test, kind)
+            if name in left_out:
+                of_test[0] = replace(of_test[0], p=None, note=of_test[0].note or WEAK)
+            rows += of_test
     return rows
 
 
 def test_rows(part: str, pair: str, test: MeansTest | NoTest, kind: Kind) -> list[Row]:
-    """Returns the numbers of a test; p is not corrected yet.
+    """Returns the numbers of a test, the difference first; p is not corrected yet.
 
     The interval is clipped to the differences that the measure can have.
     """

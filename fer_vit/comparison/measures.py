@@ -6,7 +6,7 @@ This file has the measures of faces: probabilities, shares of labels and outputs
 N faces, C expressions, O observations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +14,22 @@ import numpy as np
 from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import HEADS, Head, output_titles, outputs_of, target_column
+from fer_vit.heads import (
+    HEADS,
+    MEANS,
+    MOVEMENTS,
+    WEAK,
+    Head,
+    means_of,
+    output_titles,
+    outputs_of,
+    target_column,
+)
 from fer_vit.stats.means import average, average_directions
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
+
+CHANGE = "change_"  # the start of the columns of changes from rest in measures.csv
 
 
 @dataclass(frozen=True)
@@ -29,13 +41,14 @@ class Kind:
         phrase: The quantity that was measured, with its scale.
         subject: The beginning of a sentence about what is higher or lower; the name of the measure
             follows.
-        prefix: The prefix of the columns of measures.csv.
+        prefix: The prefix of an outcome's name, such as `p_` of `p_happiness`.
         form: The format of the values, such as ".3f"; "+.3f" for changes.
         unit: The unit of a difference in a sentence, with a space before it; empty without a unit.
         low: The lowest possible value.
         high: The highest possible value.
         period: The period of the values, such as 360 degrees; None: values are not periodic.
         of_head: Whether the measures are outputs of a further head.
+        is_change: Whether the values are changes from rest.
     """
 
     title: str
@@ -48,6 +61,17 @@ class Kind:
     high: float = np.inf
     period: float | None = None
     of_head: bool = False
+    is_change: bool = False
+
+    @property
+    def step(self) -> float:
+        """The last digit of the values in their format, below which differences are noise."""
+        digits = int(self.form.strip("+.f%"))
+        return 10.0 ** -(digits + 2 * self.form.endswith("%"))
+
+    def column(self, name: str) -> str:
+        """Returns the column of a measure in measures.csv."""
+        return f"{CHANGE if self.is_change else ''}{self.prefix}{name}"
 
     def titles(self, names: Mapping[str, object]) -> dict[str, str]:
         """Returns the names of measures on pages, by name."""
@@ -66,10 +90,11 @@ PROBABILITY_CHANGES = Kind(
     title="Change of the probability from rest",
     phrase="the change of the probability (0 to 1) from rest",
     subject="the change from rest of the probability of",
-    prefix="change_p_",
+    prefix="p_",
     form="+.3f",
     low=-1,
     high=1,
+    is_change=True,
 )
 SHARES = Kind(
     title="Share of faces with the label",
@@ -80,6 +105,13 @@ SHARES = Kind(
     unit=" percentage points",
     high=1,
 )
+
+
+def probability_kind(rest: Rest | None) -> Kind:
+    """Returns the kind of probabilities, or of their changes from an interval of rest."""
+    if rest is None:
+        return PROBABILITIES
+    return replace(PROBABILITY_CHANGES, phrase=f"{PROBABILITY_CHANGES.phrase} ({rest} s)")
 
 
 def head_kind(head: Head) -> Kind:
@@ -111,11 +143,19 @@ def change_from_rest(kind: Kind, rest: Rest) -> Kind:
         title=f"{kind.title} (change from rest)",
         phrase=f"{kind.phrase}, as the change from rest ({rest} s)",
         subject=f"the change from rest of {kind.subject}",
-        prefix=f"change_{kind.prefix}",
         form=f"+{kind.form}",
         low=-span,
         high=span,
+        is_change=True,
     )
+
+
+BOTH_SIDES = replace(
+    head_kind(HEADS[MOVEMENTS]),
+    title="Movements of both sides",
+    phrase="the mean intensity of both sides (0 to 1)",
+    prefix="",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,21 +165,40 @@ class Measures:
     Attributes:
         kind: The kind.
         values: The values by name: one for each photo or clip (O,), NaN where there is none.
+        weak: The names of the outputs that agree too little with their targets; see
+            `heads.weak_columns`.
     """
 
     kind: Kind
     values: dict[str, Array]
+    weak: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> dict[str, str]:
         """The columns of measures.csv by name."""
+        return {name: self.kind.column(name) for name in self.values}
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The names of outcomes by name: columns of predictions, where they have the measure."""
         return {name: self.kind.prefix + name for name in self.values}
 
     @property
     def titles(self) -> dict[str, str]:
-        """The names on pages, by column of measures.csv."""
+        """The names on pages, by name."""
         titles = self.kind.titles(self.values)
-        return {column: titles[name] for name, column in self.columns.items()}
+        return {
+            name: f"{title} ({WEAK})" if name in self.weak else title
+            for name, title in titles.items()
+        }
+
+    def select(self, outcomes: Collection[str]) -> "Measures":
+        """Returns the measures that are among some outcomes."""
+        values = {}
+        for name, outcome in self.outcomes.items():
+            if outcome in outcomes:
+                values[name] = self.values[name]
+        return replace(self, values=values, weak=self.weak & {*values})
 
 
 def measure_faces(
@@ -150,30 +209,39 @@ def measure_faces(
     With `resting`, changes from rest replace probabilities and outputs. An output without any value
     is left out.
     """
-    kind = PROBABILITIES
+    rest = resting.rest if resting else None
     probabilities = faces.probabilities  # (N, C)
     if resting:
-        phrase = f"{PROBABILITY_CHANGES.phrase} ({resting.rest} s)"
-        kind = replace(PROBABILITY_CHANGES, phrase=phrase)
         probabilities = resting.change(probabilities)
     of_faces = [
-        (kind, dict(zip(faces.labels, probabilities[used].T, strict=True))),
+        (probability_kind(rest), dict(zip(faces.labels, probabilities[used].T, strict=True))),
         (SHARES, label_shares(faces.take(used))),
     ]
-    for head, names in outputs_of([*faces.columns]).items():
-        kind = head_kind(HEADS[head])
+    for kind, values in read_outputs(faces):
         measured = {}
-        for name in names:
-            values = faces.columns[target_column(head, name)].astype(float)  # (N,)
+        for name, of_rows in values.items():
             if resting:
-                values = resting.change_output(values, kind.period)
-            if np.isfinite(values[used]).any():
-                measured[name] = values[used]
-        if resting:
-            kind = change_from_rest(kind, resting.rest)
+                of_rows = resting.change_output(of_rows, kind.period)
+            if np.isfinite(of_rows[used]).any():
+                measured[name] = of_rows[used]
         if measured:
-            of_faces.append((kind, measured))
+            of_faces.append((change_from_rest(kind, rest) if rest else kind, measured))
     return of_faces
+
+
+def read_outputs(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
+    """Yields the outputs of further heads (N,) by name, and before movements their means."""
+    for head, names in outputs_of([*faces.columns]).items():
+        values = {}
+        for name in names:
+            values[name] = faces.columns[target_column(head, name)].astype(float)
+        if head == MOVEMENTS:
+            means = {}
+            for name in means_of(faces.columns):
+                first, second = (faces.columns[side].astype(float) for side in MEANS[name])
+                means[name] = (first + second) / 2
+            yield BOTH_SIDES, means
+        yield head_kind(HEADS[head]), values
 
 
 def average_faces(

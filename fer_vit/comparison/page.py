@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fer_vit.comparison.measures import Measures
+from fer_vit.comparison.measures import SHARES, Kind, Measures, probability_kind
 from fer_vit.comparison.prose import PROSE
 from fer_vit.comparison.rows import (
     ALPHA,
     CONDITIONS,
     DF,
+    DIFFERENCE,
     INTRACLASS,
     MEAN,
     MEANS,
@@ -24,6 +25,7 @@ from fer_vit.comparison.rows import (
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array
+from fer_vit.heads import WEAK_R
 from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.results_page import ResultsPage, Section
@@ -52,7 +54,7 @@ def comparison_page(comparison: "Comparison") -> ResultsPage:
         heading="Comparison",
         generator="fer-vit compare",
         facts=comparison.facts,
-        note=PROSE.text("note"),
+        note=PROSE.text("note", outcomes=comparison.study.outcomes),
         sections=comparison_sections(comparison),
     )
 
@@ -64,7 +66,7 @@ def comparison_sections(comparison: "Comparison") -> list[Section]:
     if comparison.courses:
         sections.append(courses_section(study, comparison.courses))
     if any(row.estimate.mean is not None for row in comparison.select(set=INTRACLASS)):
-        sections.append(intraclass_section(comparison, study.measures[0]))
+        sections.append(intraclass_section(comparison))
     methods, *left_out = comparison.methods
     sections.append(Section("Methods", methods, counts_table(comparison), left_out))
     return sections
@@ -87,38 +89,40 @@ def counts_table(comparison: "Comparison") -> list[list[str]]:
 def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     """Returns the section about one kind of measures: words, differences, tests and means."""
     kind = measures.kind
-    contrasts = comparison.contrasts(measures.titles)
-    tested = [contrast for contrast in contrasts if contrast.is_tested]
-    pair = common_pair(contrasts)
-    chart = differences_chart(tested, pair, kind.form)
-    note = PROSE.text("dash") if len(tested) < len(contrasts) else ""
-    tests = Section("Tests", note, tests_table(contrasts, pair, kind.form))
+    study = comparison.study
+    contrasts = comparison.contrasts(measures, measures.titles)
+    main = [contrast for contrast in comparison.main_contrasts(measures) if contrast.is_tested]
+    pair = study.pairs[0] if len(study.pairs) == 1 else None
+    note = PROSE.text("dash") if any(not contrast.is_tested for contrast in contrasts) else ""
+    tests = Section("Tests", note, tests_table(contrasts, pair, kind))
     charted = 0
-    if len(tested) > MAX_ROWS:
+    chart = differences_chart(main, pair, kind.form)
+    if len(main) > MAX_ROWS:
         tests = tests._replace(intervals=chart)
         charted = MAX_CHARTED
-        clearest = sorted(tested, key=clearness, reverse=True)[:charted]
+        clearest = sorted(main, key=clearness, reverse=True)[:charted]
         chart = differences_chart(clearest, pair, kind.form)
+    num_tests = len(main)
+    if study.outcomes and main:
+        num_tests = sum(row.p is not None for row in comparison.select(measure=DIFFERENCE))
     return Section(
         title=kind.title,
         text=PROSE.text(
             "measured",
             kind=kind,
-            num_tests=len(tested),
+            num_tests=num_tests,
+            outcomes=study.outcomes,
             pair=pair,
             alpha=ALPHA,
             charted=charted,
+            weak=len(study.left_out(measures)),
+            weak_r=WEAK_R,
+            slight_smiles=kind == SHARES and {"happiness", "neutral"} <= {*measures.values},
         ),
         lines=comparison.sentences[kind.title],
         intervals=chart,
         more=[tests, means_section(comparison, measures)],
     )
-
-
-def common_pair(contrasts: Sequence[Contrast]) -> Pair | None:
-    """Returns the pair of conditions of all contrasts; None if there are several pairs."""
-    pairs = {contrast.pair for contrast in contrasts}
-    return pairs.pop() if len(pairs) == 1 else None
 
 
 def row_name(contrast: Contrast, pair: Pair | None) -> str:
@@ -160,8 +164,8 @@ def differences_chart(
     return difference_chart(differences, signed(form), title, unclear, direction)
 
 
-def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, form: str) -> list[list[str]]:
-    """Returns a table of the numbers of tests; `form` is the format of the measures."""
+def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, kind: Kind) -> list[list[str]]:
+    """Returns a table of the numbers of tests of a kind of measures."""
     columns = ["p corrected", "g", "t", "df", "p", "p by ranks"]
     if not any(contrast.is_tested for contrast in contrasts):
         columns = []
@@ -177,7 +181,9 @@ def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, form: str) -> 
                 p_text(contrast.rows[T].p),
                 p_text(contrast.rows[RANKS].p),
             ]
-        difference = estimate_text(contrast.difference.estimate, signed(form))
+        difference = estimate_text(contrast.difference.estimate, signed(kind.form))
+        if contrast.is_tested and contrast.is_negligible(kind.step):
+            difference = PROSE.text("negligible_cell", kind=kind)
         table.append([row_name(contrast, pair), difference, *cells])
     return table
 
@@ -190,11 +196,11 @@ def means_section(comparison: "Comparison", measures: Measures) -> Section:
         columns += [condition, f"SD, {condition}"]
     table = [columns]
     means: dict[str, dict[str, Estimate]] = {}  # by name of the measure and condition
-    for part, title in measures.titles.items():
+    for name, title in measures.titles.items():
         cells = [title]
         means[title] = {}
         for condition in comparison.study.observations.conditions:
-            rows = comparison.by_measure[MEANS, part, condition]
+            rows = comparison.by_measure[MEANS, measures.columns[name], condition]
             means[title][condition] = rows[MEAN].estimate
             deviation = rows[SD].estimate
             cells.append(estimate_text(rows[MEAN].estimate, form))
@@ -208,17 +214,20 @@ def means_section(comparison: "Comparison", measures: Measures) -> Section:
     )
 
 
-def intraclass_section(comparison: "Comparison", expressions: Measures) -> Section:
+def intraclass_section(comparison: "Comparison") -> Section:
     """Returns the section with the ICC(1) of expressions."""
     form = ".2f"
+    kind = probability_kind(comparison.study.rest)
     table = [["", *comparison.study.observations.conditions]]
     correlations: dict[str, dict[str, Estimate]] = {}  # by expression and condition
-    for part, title in expressions.titles.items():
-        rows = comparison.select(part, INTRACLASS)
-        correlations[title] = {row.group: row.estimate for row in rows}
-        table.append([title, *(estimate_text(row.estimate, form) for row in rows)])
+    for row in comparison.select(set=INTRACLASS):
+        label = row.part.removeprefix(kind.column(""))
+        correlations.setdefault(label, {})[row.group] = row.estimate
+    for label, by_condition in correlations.items():
+        cells = [estimate_text(estimate, form) for estimate in by_condition.values()]
+        table.append([label, *cells])
     return Section(
-        title=f"{expressions.kind.title}: ICC(1)",
+        title=f"{kind.title}: {INTRACLASS}",
         text=PROSE.text("intraclass"),
         intervals=estimates_chart(correlations, form, INTRACLASS),
         more=[Section("Table", rows=table)],
@@ -241,7 +250,7 @@ def estimates_chart(
 
 def courses_section(study: Study, courses: Courses) -> Section:
     """Returns the section with the mean series as curves."""
-    kind = study.measures[0].kind
+    kind = probability_kind(study.rest)
     bins = courses.of_clips.shape[1]
     joined = math.ceil(bins / MAX_DRAWN_BINS)  # number of bins that are drawn as one
     step = joined * courses.bin_seconds

@@ -13,7 +13,7 @@ from fer_vit.comparison.episodes import (
     TOO_LATE,
     WITHOUT_BEGINNING,
 )
-from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.measures import Kind
 from fer_vit.comparison.rows import (
     CONDITIONS,
     EPISODES,
@@ -26,6 +26,7 @@ from fer_vit.comparison.rows import (
 )
 from fer_vit.comparison.study import Pair
 from fer_vit.errors import printable
+from fer_vit.heads import WEAK_R
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
@@ -50,43 +51,63 @@ EPISODE_LINES = {  # how conditions or clips cut episodes
 # ------------------------------------------------------------------------------------- sentences
 
 
-def describe_results(measures: Measures, contrasts: Sequence[Contrast]) -> list[str]:
-    """Returns a sentence for each measure with a clear difference, and for each unclear pair.
+def describe_results(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
+    """Returns a sentence for each measure with a clear difference, and for each other pair.
 
-    The largest effect comes first. Contrasts have the names of measures on pages.
+    Contrasts have the names of measures on pages.
     """
-    kind = measures.kind
-    clear: dict[str, list[Contrast]] = {}  # by measure
-    unclear: dict[Pair, list[str]] = {}  # measures
-    for contrast in contrasts:
-        if contrast.is_clear:
-            clear.setdefault(contrast.measure, []).append(contrast)
-        elif contrast.is_tested:
-            unclear.setdefault(contrast.pair, []).append(contrast.measure)
-
-    def effect(measure: str) -> float:
-        return max(abs(contrast.number(G)) for contrast in clear[measure])
-
-    lines = []
-    largest_first = sorted(clear, key=effect, reverse=True)
-    for measure in largest_first[:MAX_SENTENCES]:
-        lines.append(PROSE.text("clear", kind=kind, measure=measure, contrasts=clear[measure]))
-    if len(largest_first) > MAX_SENTENCES:
-        lines.append(PROSE.text("more", number=len(largest_first) - MAX_SENTENCES))
-    for pair, names in unclear.items():
-        lines.append(PROSE.text("unclear", pair=pair, compared=name_measures(measures, names)))
+    tested = [contrast for contrast in contrasts if contrast.is_tested]
+    negligible = [contrast for contrast in tested if contrast.is_negligible(kind.step)]
+    others = [contrast for contrast in tested if not contrast.is_negligible(kind.step)]
+    lines = describe_clear(kind, [contrast for contrast in others if contrast.is_clear])
+    for pair, names in names_by_pair(negligible).items():
+        compared = name_measures(kind, names)
+        lines.append(PROSE.text("negligible", kind=kind, pair=pair, compared=compared))
+    unclear = [contrast for contrast in others if not contrast.is_clear]
+    for pair, names in names_by_pair(unclear).items():
+        if len(names) == len({contrast.measure for contrast in contrasts}) > MAX_NAMES:
+            compared = f"any of the {len(names):,} measures"
+        else:
+            compared = name_measures(kind, names)
+        lines.append(PROSE.text("unclear", pair=pair, compared=compared))
     return lines
 
 
-def name_measures(measures: Measures, names: Sequence[str]) -> str:
+def describe_clear(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
+    """Returns a sentence for each measure with a clear difference, the largest effect first.
+
+    After `MAX_SENTENCES`, a line has the number of further measures.
+    """
+    by_measure: dict[str, list[Contrast]] = {}
+    for contrast in contrasts:
+        by_measure.setdefault(contrast.measure, []).append(contrast)
+
+    def effect(measure: str) -> float:
+        return max(abs(contrast.number(G)) for contrast in by_measure[measure])
+
+    largest_first = sorted(by_measure, key=effect, reverse=True)
+    lines = []
+    for measure in largest_first[:MAX_SENTENCES]:
+        lines.append(PROSE.text("clear", kind=kind, measure=measure, contrasts=by_measure[measure]))
+    if len(largest_first) > MAX_SENTENCES:
+        lines.append(PROSE.text("more", number=len(largest_first) - MAX_SENTENCES))
+    return lines
+
+
+def names_by_pair(contrasts: Sequence[Contrast]) -> dict[Pair, list[str]]:
+    """Returns the names of measures by pair of conditions."""
+    names: dict[Pair, list[str]] = {}
+    for contrast in contrasts:
+        names.setdefault(contrast.pair, []).append(contrast.measure)
+    return names
+
+
+def name_measures(kind: Kind, names: Sequence[str]) -> str:
     """Returns some measures of a kind in words; `names` are their names on pages.
 
     Many outputs of a head are grouped by first word. The first word of a movement is an area of the
     face: "brow (inner up, down left), mouth (smile left)".
     """
-    kind = measures.kind
-    if len(names) == len(measures.values) > MAX_NAMES:
-        return f"any of the {len(names):,} measures"
     if len(names) <= MAX_NAMES or not kind.of_head:
         return f"{kind.subject} {list_names(names, MAX_NAMES)}"
     areas: dict[str, list[str]] = {}
@@ -141,6 +162,10 @@ def describe_methods(comparison: "Comparison") -> list[str]:
         smoothing=_smoothing(study.facts),
         timed=list_names(timed, MAX_NAMES),
         share_in_sight=SHARE_IN_SIGHT,
+        outcomes=list_names(study.outcomes, MAX_NAMES),
+        datasets=join_names(study.model.datasets, "and") if study.model.datasets else "",
+        weak=sum(len(study.left_out(measures)) for measures in study.measures),
+        weak_r=WEAK_R,
         grid=comparison.courses.bin_seconds if comparison.courses else None,
     )
     return [methods, *_describe_left_out(comparison), *map(printable, study.notes)]

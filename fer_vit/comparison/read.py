@@ -4,7 +4,7 @@ N rows of the table, M measured faces, O photos or clips.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -20,9 +20,16 @@ from fer_vit.comparison.episodes import (
     follow_faces,
     measure_episodes,
 )
-from fer_vit.comparison.measures import Measures, average_faces, clip_seconds, measure_faces
+from fer_vit.comparison.measures import (
+    CHANGE,
+    Measures,
+    average_faces,
+    clip_seconds,
+    measure_faces,
+)
+from fer_vit.comparison.origin import find_model
 from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study
-from fer_vit.errors import FerVitError, short, suggest
+from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.evaluation.checks import find_moments
 from fer_vit.evaluation.join import describe_groups
 from fer_vit.evaluation.labelled import Labelled
@@ -35,6 +42,7 @@ from fer_vit.evaluation.read import (
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import weak_columns
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
@@ -50,6 +58,8 @@ class Plan:
         by: The column with the conditions.
         person: The column with the persons.
         baseline: The condition to compare with all others; None: all pairs are compared.
+        outcomes: The planned outcomes: columns of the table such as `p_happiness`, `smile` and
+            `yaw`, or of measures.csv; several may be joined by commas. Empty: all are compared.
         rest: The interval of rest in each clip; None: nothing is subtracted.
         uncertain: Whether uncertain faces count in photos that have a certain face.
     """
@@ -57,6 +67,7 @@ class Plan:
     by: str
     person: str = "person"
     baseline: str | None = None
+    outcomes: Sequence[str] = ()
     rest: Rest | None = None
     uncertain: bool = False
 
@@ -66,6 +77,12 @@ class Plan:
                 f"Expected different columns in `--by` and `--person`, but both are {self.by}. "
                 "Name the column of the persons."
             )
+
+    @property
+    def planned(self) -> tuple[str, ...]:
+        """The names of the planned outcomes, one by one."""
+        names = [name for text in self.outcomes for name in text.split(",")]
+        return tuple(dict.fromkeys(name.removeprefix(CHANGE) for name in names))
 
     def assigned(self, faces: Labelled) -> Mask:
         """Returns whether each face (N,) has a person and a condition."""
@@ -108,9 +125,13 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     if plan.baseline is not None:
         pairs = [pair for pair in pairs if pair.first == plan.baseline]
 
+    model = find_model(faces)
+    weak = weak_columns(model.r)
     measures = []
     for kind, values in measure_faces(faces, used, selected.resting):
-        measures.append(average_faces(kind, values, of_face, len(observations.paths)))
+        means = average_faces(kind, values, of_face, len(observations.paths))
+        names = [name for name, outcome in means.outcomes.items() if outcome in weak]
+        measures.append(replace(means, weak=frozenset(names)))
     followed = Followed([], {}, {})
     if SMOOTHED_LABEL in faces.columns:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
@@ -120,8 +141,10 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         observations=observations,
         labels=faces.labels,
         pairs=pairs,
-        measures=[*measures, *followed.measures],
+        measures=choose_measures([*measures, *followed.measures], plan.planned),
         faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
+        outcomes=plan.planned,
+        model=model,
         rest=plan.rest,
         without_rest=selected.without_rest,
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
@@ -135,6 +158,24 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
             *_note_several(measured, plan.person),
         ),
     )
+
+
+def choose_measures(measures: Sequence[Measures], outcomes: Sequence[str]) -> list[Measures]:
+    """Returns the measures of planned outcomes; all measures if none is planned.
+
+    Raises FerVitError for an outcome that the table does not have.
+    """
+    if not outcomes:
+        return [*measures]
+    known = [outcome for of_kind in measures for outcome in of_kind.outcomes.values()]
+    for outcome in outcomes:
+        if outcome not in known:
+            raise FerVitError(
+                f"Expected `--outcomes` among the measures of the table, but got {short(outcome)}."
+                f"{suggest(outcome, known)} It has {known_names(outcome, known)}."
+            )
+    chosen = [of_kind.select(outcomes) for of_kind in measures]
+    return [of_kind for of_kind in chosen if of_kind.values]
 
 
 # --------------------------------------------------------------------------- the faces that count

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.comparison.episodes import SECONDS
-from fer_vit.comparison.measures import Measures
+from fer_vit.comparison.measures import Measures, probability_kind
 from fer_vit.comparison.page import comparison_page
 from fer_vit.comparison.prose import describe_methods, describe_missing, describe_results
 from fer_vit.comparison.rows import (
@@ -49,14 +49,23 @@ class Comparison(Results):
             found.setdefault((row.set, row.part, row.group), {})[row.measure] = row
         return found
 
-    def contrasts(self, names: Mapping[str, str]) -> list[Contrast]:
-        """Returns the contrasts of measures; `names` are their names by column of measures.csv."""
+    def contrasts(self, measures: Measures, names: Mapping[str, str]) -> list[Contrast]:
+        """Returns the contrasts of some measures of a kind.
+
+        `names` are the names of the contrasts, by name of the measure.
+        """
         contrasts = []
-        for part, name in names.items():
+        for measure, name in names.items():
             for pair in self.study.pairs:
-                rows = self.by_measure[DIFFERENCES, part, pair.name]
+                rows = self.by_measure[DIFFERENCES, measures.columns[measure], pair.name]
                 contrasts.append(Contrast(name, pair, rows))
         return contrasts
+
+    def main_contrasts(self, measures: Measures) -> list[Contrast]:
+        """Returns the contrasts of a kind without those of weak measures that were not planned."""
+        left_out = self.study.left_out(measures)
+        titles = {name: title for name, title in measures.titles.items() if name not in left_out}
+        return self.contrasts(measures, titles)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -68,8 +77,8 @@ class Comparison(Results):
         """The results in words, and the reasons of missing tests, by title of a kind."""
         sentences = {}
         for measures in self.study.measures:
-            contrasts = self.contrasts(measures.titles)
-            lines = describe_results(measures, contrasts)
+            contrasts = self.main_contrasts(measures)
+            lines = describe_results(measures.kind, contrasts)
             sentences[measures.kind.title] = [*lines, *describe_missing(measures.kind, contrasts)]
         return sentences
 
@@ -79,6 +88,8 @@ class Comparison(Results):
         content: dict[str, Any] = dict(self.facts)
         content["methods"] = "\n".join(self.methods)
         content["sentences"] = self.sentences
+        if study.outcomes:
+            content["outcomes"] = [*study.outcomes]
         content["conditions"] = nest(
             ((row.group, row.measure), row.estimate.n) for row in self.select(set=CONDITIONS)
         )
@@ -91,11 +102,11 @@ class Comparison(Results):
                 content[ROOM][row.part.removeprefix(SECONDS.prefix)] = row.estimate.mean
         for measures in study.measures:
             content[measures.kind.title] = self._measured(measures)
-        content[INTRACLASS] = {}
-        for name, part in study.measures[0].columns.items():
-            content[INTRACLASS][name] = {}
-            for row in self.select(part, INTRACLASS):
-                content[INTRACLASS][name][row.group] = row.estimate.numbers
+        prefix = probability_kind(study.rest).column("")
+        content[INTRACLASS] = nest(
+            ((row.part.removeprefix(prefix), row.group), row.estimate.numbers)
+            for row in self.select(set=INTRACLASS)
+        )
         if study.rest:
             content["without rest"] = [*study.without_rest]
         return content
@@ -123,8 +134,8 @@ class Comparison(Results):
 
         differences: dict[str, dict[str, Any] | None] = {}
         missing = {}
-        names = {part: name for name, part in measures.columns.items()}
-        for contrast in self.contrasts(names):
+        names = {name: name for name in measures.values}
+        for contrast in self.contrasts(measures, names):
             if not contrast.is_tested:
                 differences[contrast.name] = None
                 missing[contrast.name] = contrast.difference.note
@@ -139,7 +150,8 @@ class Comparison(Results):
                 "persons": [int(contrast.number(FIRST)), int(contrast.number(SECOND))],
                 "p corrected": contrast.difference.p,
             }
-        return {"means": means, "differences": differences, "missing": missing}
+        measured = {"means": means, "differences": differences, "missing": missing}
+        return measured | ({"weak": sorted(measures.weak)} if measures.weak else {})
 
     def write(self, folder: str | Path, overwrite: bool = True) -> str:
         """Writes the page, its Markdown, its JSON and tables, and returns text to print.
@@ -148,7 +160,7 @@ class Comparison(Results):
         """
         missing = []
         for measures in self.study.measures:
-            missing += describe_missing(measures.kind, self.contrasts(measures.titles))
+            missing += describe_missing(measures.kind, self.main_contrasts(measures))
         page = comparison_page(self)
         tables = comparison_tables(self.study, self.courses)
         _, written = write_files(Path(folder), page, self.to_dict(), tables, overwrite)

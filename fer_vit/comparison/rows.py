@@ -35,6 +35,7 @@ SD = "sd"  # over persons
 
 # Measures of `DIFFERENCES`. The p of the difference is that of t, corrected for the number of
 # tests; a difference without a test has its reason as the note.
+# A weak measure that was not planned has no corrected p.
 DIFFERENCE = "difference"
 T = "t"
 DF = "df"
@@ -51,7 +52,7 @@ def count_row(set: str, group: str, measure: str, count: int) -> Row:
     return Row("", set, group, measure, Estimate(float(count), n=count))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contrast:
     """A measure in two conditions, the second minus the first: the rows of its test.
 
@@ -89,6 +90,11 @@ class Contrast:
     def is_paired(self) -> bool:
         """Whether the same persons are compared."""
         return self.rows[T].note == PAIRED
+
+    def is_negligible(self, step: float) -> bool:
+        """Whether the interval of the difference lies within a step from 0."""
+        difference = self.directed
+        return -step < difference.low and difference.high < step
 
     @property
     def is_higher(self) -> bool:

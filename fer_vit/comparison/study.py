@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.origin import TableModel
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.stats.means import average, average_directions
 from fer_vit.stats.series import Rest
@@ -66,6 +67,9 @@ class Study:
         pairs: The pairs of conditions to compare.
         measures: The measures of each observation by kind; the probabilities of expressions first.
         faces: The measured faces.
+        model: The model that made the table.
+        outcomes: The planned outcomes, whose tests are corrected together; empty: none is planned,
+            and the tests of each kind are corrected together.
         rest: The interval whose mean was subtracted; None: nothing was subtracted.
         without_rest: The photos and clips without a face in this interval.
         unassigned_faces: The number of faces without a condition or person.
@@ -83,6 +87,8 @@ class Study:
     pairs: list[Pair]
     measures: list[Measures]
     faces: MeasuredFaces
+    model: TableModel
+    outcomes: tuple[str, ...] = ()
     rest: Rest | None = None
     without_rest: tuple[str, ...] = ()
     unassigned_faces: int = 0
@@ -112,6 +118,10 @@ class Study:
         for index, name in enumerate(self.observations.conditions):
             members[name] = self.observations.condition == index
         return members
+
+    def left_out(self, measures: Measures) -> frozenset[str]:
+        """Returns the names of weak measures that were not planned: p is not corrected for them."""
+        return frozenset() if self.outcomes else measures.weak
 
     def person_means(self, values: Array, kind: Kind) -> dict[str, Array]:
         """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing.

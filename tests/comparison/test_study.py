@@ -1,13 +1,16 @@
 """Averages against pandas, and episodes of clips against values counted by hand."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import t, ttest_ind
+from scipy.stats import t, ttest_ind, ttest_rel
+from statsmodels.stats.multitest import multipletests
 
 from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.measures import PROBABILITIES, SHARES, Measures
@@ -24,17 +27,21 @@ from fer_vit.stats.series import Rest, bin_values
 
 
 def study(
-    table: pd.DataFrame, folder: Path, baseline: str | None = None, rest: Rest | None = None
+    table: pd.DataFrame,
+    folder: Path,
+    baseline: str | None = None,
+    rest: Rest | None = None,
+    outcomes: Sequence[str] = (),
 ) -> Study:
     path = folder / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    return read_study(path, Plan("condition", "subject", baseline, rest))
+    return read_study(path, Plan("condition", "subject", baseline, outcomes, rest))
 
 
 def contrasts(comparison: Comparison, measures: Measures) -> dict[str, Contrast]:
     """The contrasts of two conditions by measure."""
-    names = {column: name for name, column in measures.columns.items()}
-    return {contrast.measure: contrast for contrast in comparison.contrasts(names)}
+    names = {name: name for name in measures.values}
+    return {contrast.measure: contrast for contrast in comparison.contrasts(measures, names)}
 
 
 def counted(compared: Study, condition: str) -> dict[str, int]:
@@ -309,6 +316,82 @@ def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
             study(table, tmp_path)
 
 
+def test_planned_outcomes_are_compared_alone_and_corrected_together(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    names = ["move_mouthSmileLeft", "move_mouthSmileRight", "valence", "arousal"]
+    first = {name: rng.normal(0.4, 0.1, 8) for name in names}
+    second = {name: first[name] + rng.normal(0.08, 0.1, 8) for name in names}
+    everything = compare_columns(tmp_path, first, second)
+    outcomes = ["smile,arousal", "p_happy"]
+    planned = compare_columns(tmp_path, first, second, outcomes).to_dict()
+    assert planned["outcomes"] == ["smile", "arousal", "p_happy"]
+    assert "Movements" not in planned
+
+    p_values = []
+    for measure in ("smile", "arousal"):
+        sides = names[:2] if measure == "smile" else [measure]
+        low, high = (np.mean([part[side] for side in sides], axis=0) for part in (first, second))
+        p_values.append(ttest_rel(high, low).pvalue)
+    corrected = multipletests(p_values, method="holm")[1]  # all of p_happy are equal: no test
+    for title, measure, p in (
+        ("Movements of both sides", "smile", corrected[0]),
+        ("Valence and arousal", "arousal", corrected[1]),
+    ):
+        contrast = f"{measure}: film - rest"
+        test = planned[title]["differences"]
+        assert [*test] == [contrast]
+        assert test[contrast]["p corrected"] == pytest.approx(p, abs=1e-6)
+        alone = everything.to_dict()[title]["differences"][contrast]
+        assert alone["p"] == test[contrast]["p"]
+
+    with pytest.raises(FerVitError, match=r"smiles\. Did you mean `?smile"):
+        compare_columns(tmp_path, first, second, ["smiles"])
+
+
+def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """In the default model, jawRight (r 0.225) is weak, and jawOpen (0.791) is not."""
+    first = {f"move_{name}": rng.normal(0.4, 0.1, 8) for name in ("jawOpen", "jawRight")}
+    first |= {name: rng.normal(0.4, 0.1, 8) for name in ("valence", "yaw")}
+    second = {name: values + rng.normal(0.3, 0.1, 8) for name, values in first.items()}
+    model = {"model": "ferplus-fairface"}
+    comparison = compare_columns(tmp_path, first | model, second | model)
+    results = comparison.to_dict()
+    tests = results["Movements"]["differences"]
+    assert results["Movements"]["weak"] == ["jawRight"]
+    assert tests["jawRight: film - rest"]["p corrected"] is None
+    assert tests["jawOpen: film - rest"]["p corrected"] == tests["jawOpen: film - rest"]["p"]
+    (sentence,) = comparison.sentences["Movements"]
+    assert "jaw open" in sentence
+    assert "1 output of the model" in comparison.methods[0]
+    assert "FairFace" in comparison.methods[0], "the training data"
+    comparison.write(tmp_path / "c")
+    page = (tmp_path / "c" / "results.md").read_text()
+    assert "jaw right (weak)" in page
+    assert "1 output is weak" in page
+
+    planned = compare_columns(tmp_path, first | model, second | model, ["move_jawRight"])
+    (sentence,) = planned.sentences["Movements"]
+    assert "jaw right (weak)" in sentence
+    unknown = {"model": "elsewhere/model"}
+    results = compare_columns(tmp_path, first | unknown, second | unknown).to_dict()
+    assert "weak" not in results["Movements"], "not measured"
+
+
+def test_differences_below_the_last_digit_are_negligible(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    first = {"arousal": rng.normal(0.1, 0.1, 8)}
+    second = {"arousal": first["arousal"] + rng.normal(2e-4, 1e-5, 8)}
+    comparison = compare_columns(tmp_path, first, second)
+    (line,) = comparison.sentences["Valence and arousal"]
+    assert line == "No difference above 0.001 between film and rest in the mean arousal."
+    test = comparison.to_dict()["Valence and arousal"]["differences"]["arousal: film - rest"]
+    assert test["p"] < 0.001
+
+
 def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.Generator) -> None:
     table = photos(rng)
     table["move_jawOpen"] = rng.uniform(size=len(table)) + 0.3 * (table["condition"] == "film")
@@ -449,7 +532,10 @@ def test_methods_describe_the_smoothing_of_clips(tmp_path: Path) -> None:
 
 
 def compare_columns(
-    folder: Path, first: dict[str, np.ndarray], second: dict[str, np.ndarray]
+    folder: Path,
+    first: dict[str, Any],
+    second: dict[str, Any],
+    outcomes: Sequence[str] = (),
 ) -> Comparison:
     """Compares columns of predictions of eight persons in two conditions, rest and film."""
     parts = []
@@ -460,7 +546,7 @@ def compare_columns(
         part["label"] = ["calm"] * 4 + ["happy"] * 4
         part["path"] = part["subject"] + condition
         parts.append(part)
-    return compare_conditions(study(pd.concat(parts), folder, "rest"))
+    return compare_conditions(study(pd.concat(parts), folder, "rest", outcomes=outcomes))
 
 
 @pytest.mark.parametrize("rises", [True, False])
