@@ -87,7 +87,10 @@ HOMES = {
     "uvicorn": {"app/server.py"},
     "jinja2": {"report/records.py", "report/html.py", "report/prose.py"},
     "matplotlib": {
-        *(f"report/{name}.py" for name in ("face_figures", "fonts", "rendering", "score_figures"))
+        *(
+            f"report/{name}.py"
+            for name in ("face_figures", "fonts", "interval_figures", "rendering", "score_figures")
+        )
     },
     "openpyxl": {"tables/workbook.py", "report/table.py"},
 }

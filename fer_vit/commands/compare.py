@@ -9,8 +9,10 @@ from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.read import Plan, read_study
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.tables import COMPARISON_TABLES
+from fer_vit.extras import require
 from fer_vit.files import check_output
-from fer_vit.report.results_page import RESULTS_FILES
+from fer_vit.report.draw import FigureKind
+from fer_vit.report.results_page import FIGURES, RESULTS_FILES
 from fer_vit.stats.series import parse_rest
 
 LOGGER = logging.getLogger("fer_vit")
@@ -28,6 +30,7 @@ def compare(
     rest: str | None = None,
     grid: float | None = None,
     uncertain: bool = False,
+    figures: FigureKind | None = None,
     output: Path = Path("comparison"),
     overwrite: bool = False,
 ) -> Comparison:
@@ -67,16 +70,20 @@ def compare(
             clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
         uncertain: Also use faces of which the detector is uncertain, in photos that have a face of
             which the detector is certain.
+        figures: Also write figures to OUTPUT/figures, 85 mm wide: for each kind of measures the
+            differences with their intervals, and the means by condition. pdf, svg or png.
         output: The folder to write.
         overwrite: Whether existing results may be replaced.
 
     Returns:
         The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.
     """
-    check_output(output, overwrite, (*RESULTS_FILES, *COMPARISON_TABLES))
+    check_output(output, overwrite, (*RESULTS_FILES, *COMPARISON_TABLES, FIGURES))
+    if figures is not None:
+        require("figures", "`--figures`")
     resting = None if rest is None else parse_rest(rest)
     plan = Plan(by, person, baseline, outcomes, resting, uncertain)
     study = read_study(data, plan, columns)
     comparison = compare_conditions(study, grid)
-    LOGGER.info(comparison.write(output, overwrite))
+    LOGGER.info(comparison.write(output, overwrite, figures))
     return comparison

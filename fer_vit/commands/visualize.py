@@ -15,8 +15,9 @@ from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load_torch
+from fer_vit.report.draw import FigureKind
 from fer_vit.visualization.evidence import ExplainOptions, LabelChoice, find_targets
-from fer_vit.visualization.figures import FigureKind, FigureOptions
+from fer_vit.visualization.figures import FigureOptions
 from fer_vit.visualization.report import REPORT_FILES, ReportOptions, log_estimate, write_report
 from fer_vit.visualization.report_parts import detect_faces
 from fer_vit.wording import counted, fill_docstring

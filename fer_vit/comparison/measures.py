@@ -64,10 +64,15 @@ class Kind:
     is_change: bool = False
 
     @property
+    def is_share(self) -> bool:
+        """Whether the values are shares, which people read in percent."""
+        return self.form.endswith("%")
+
+    @property
     def step(self) -> float:
         """The last digit of the values in their format, below which differences are noise."""
         digits = int(self.form.strip("+.f%"))
-        return 10.0 ** -(digits + 2 * self.form.endswith("%"))
+        return 10.0 ** -(digits + 2 * self.is_share)
 
     def column(self, name: str) -> str:
         """Returns the column of a measure in measures.csv."""

@@ -92,16 +92,12 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     study = comparison.study
     contrasts = comparison.contrasts(measures, measures.titles)
     main = [contrast for contrast in comparison.main_contrasts(measures) if contrast.is_tested]
-    pair = study.pairs[0] if len(study.pairs) == 1 else None
+    pair = study.only_pair
     note = PROSE.text("dash") if any(not contrast.is_tested for contrast in contrasts) else ""
     tests = Section("Tests", note, tests_table(contrasts, pair, kind))
-    charted = 0
-    chart = differences_chart(main, pair, kind.form)
-    if len(main) > MAX_ROWS:
-        tests = tests._replace(intervals=chart)
-        charted = MAX_CHARTED
-        clearest = sorted(main, key=clearness, reverse=True)[:charted]
-        chart = differences_chart(clearest, pair, kind.form)
+    charted = choose_charted(main)
+    if len(charted) < len(main):
+        tests = tests._replace(intervals=differences_chart(main, pair, kind.form))
     num_tests = len(main)
     if study.outcomes and main:
         num_tests = sum(row.p is not None for row in comparison.select(measure=DIFFERENCE))
@@ -114,15 +110,23 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
             outcomes=study.outcomes,
             pair=pair,
             alpha=ALPHA,
-            charted=charted,
+            charted=len(charted) if len(charted) < len(main) else 0,
             weak=len(study.left_out(measures)),
             weak_r=WEAK_R,
             slight_smiles=kind == SHARES and {"happiness", "neutral"} <= {*measures.values},
         ),
         lines=comparison.sentences[kind.title],
-        intervals=chart,
+        intervals=differences_chart(charted, pair, kind.form),
         more=[tests, means_section(comparison, measures)],
     )
+
+
+def choose_charted(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Returns the tested contrasts that a chart shows at once: of many, the clearest."""
+    tested = [contrast for contrast in contrasts if contrast.is_tested]
+    if len(tested) <= MAX_ROWS:
+        return tested
+    return sorted(tested, key=clearness, reverse=True)[:MAX_CHARTED]
 
 
 def row_name(contrast: Contrast, pair: Pair | None) -> str:

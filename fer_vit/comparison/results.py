@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from fer_vit.comparison.rows import (
 from fer_vit.comparison.study import Courses, Study
 from fer_vit.comparison.tables import comparison_tables
 from fer_vit.errors import printable
+from fer_vit.report.draw import FigureKind
 from fer_vit.report.results_page import write_files
 from fer_vit.stats.results import Results, Row, nest
 
@@ -153,15 +154,26 @@ class Comparison(Results):
         measured = {"means": means, "differences": differences, "missing": missing}
         return measured | ({"weak": sorted(measures.weak)} if measures.weak else {})
 
-    def write(self, folder: str | Path, overwrite: bool = True) -> str:
+    def write(
+        self, folder: str | Path, overwrite: bool = True, figures: FigureKind | None = None
+    ) -> str:
         """Writes the page, its Markdown, its JSON and tables, and returns text to print.
 
-        `overwrite` is whether to replace results that another process has written meanwhile.
+        Args:
+            folder: The folder to write.
+            overwrite: Whether to replace results that another process has written meanwhile.
+            figures: The format of figures; None: no figures.
         """
         missing = []
         for measures in self.study.measures:
             missing += describe_missing(measures.kind, self.main_contrasts(measures))
         page = comparison_page(self)
         tables = comparison_tables(self.study, self.courses)
-        _, written = write_files(Path(folder), page, self.to_dict(), tables, overwrite)
+        draw = None
+        if figures is not None:
+            # not at the top: matplotlib takes a second to load
+            from fer_vit.comparison.figures import save_figures
+
+            draw = partial(save_figures, self, f".{figures}")
+        _, written = write_files(Path(folder), page, self.to_dict(), tables, overwrite, draw)
         return "\n".join([*self.methods, *map(printable, missing), written])

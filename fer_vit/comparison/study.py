@@ -99,6 +99,11 @@ class Study:
     notes: tuple[str, ...] = ()
 
     @property
+    def only_pair(self) -> Pair | None:
+        """The pair of conditions; None if there are several pairs."""
+        return self.pairs[0] if len(self.pairs) == 1 else None
+
+    @property
     def noun(self) -> str:
         """The noun of an observation."""
         in_clip = np.isfinite(self.faces.seconds)  # (M,)

@@ -6,7 +6,7 @@ text are crisp on a 48-pixel face, and drawing is fast for a 24-megapixel photo.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -16,6 +16,8 @@ from fer_vit.errors import printable
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
 from fer_vit.report.fonts import drawable, font
+
+FigureKind = Literal["pdf", "svg", "png"]  # the formats of figures for papers
 
 # All regions have one colour, since their names are written beside them; attention has the same
 # colour. It differs clearly from all other colours, also for colour-blind readers.

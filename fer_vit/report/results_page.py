@@ -1,7 +1,7 @@
 """The parts of the page that `evaluate` and `compare` write, and its files."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from fer_vit.stats.scores import occurring
 from fer_vit.texts import json_text
 
 RESULTS_FILES = ("results.json", "results.md", "index.html")  # the page is written last
+FIGURES = "figures"  # the folder with figures for papers
 CARD_KINDS = {  # why a face is shown, with the words of the page
     "mistake": "mistakes",
     "label": "likely wrong labels",
@@ -79,6 +80,7 @@ def write_files(
     results: Mapping[str, Any],
     tables: Mapping[str, PageTable] | None = None,
     overwrite: bool = True,
+    draw: Callable[[Path], None] | None = None,
 ) -> tuple[str, str]:
     """Writes a page, its Markdown and its JSON to a folder, atomically.
 
@@ -88,6 +90,7 @@ def write_files(
         results: The content of the JSON file.
         tables: Further files, by file name.
         overwrite: Whether to replace results that another process has written in the meantime.
+        draw: Writes figures into the folder that it is called with, `FIGURES`.
 
     Returns:
         The Markdown, and a line with the names of the files.
@@ -116,6 +119,9 @@ def write_files(
         for name, table in tables.items():
             with TableWriter(new / name, table.columns) as file:
                 file.write(table.rows)
+        if draw is not None:
+            (new / FIGURES).mkdir()
+            draw(new / FIGURES)
         render(
             new / "index.html",
             "evaluation",
@@ -132,7 +138,8 @@ def write_files(
             kinds=kinds,
             left_out=page.left_out,
         )
-    return text, f"Written to {folder}: {', '.join([*RESULTS_FILES, *tables])}"
+    names = [*RESULTS_FILES, *tables, *([FIGURES] if draw else [])]
+    return text, f"Written to {folder}: {', '.join(names)}"
 
 
 FACT_TITLES = {  # titles of facts whose names are columns or options

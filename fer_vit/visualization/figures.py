@@ -4,16 +4,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from fer_vit.heads import MOVEMENTS
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView
+from fer_vit.report.draw import FaceView, FigureKind
 from fer_vit.report.records import Evidence
 from fer_vit.visualization.charts import fixed_head
 
 LOGGER = logging.getLogger("fer_vit")
-FigureKind = Literal["pdf", "svg", "png"]
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,28 @@ def test_measures_without_a_clear_difference_and_without_a_test_are_named(
     assert missing in capsys.readouterr().out
 
 
+def test_figures_show_differences_and_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_study(tmp_path, 8, paired=True)
+    words = ("compare", table, "--by=condition", "--person=subject", "--overwrite")
+    output = f"--output={tmp_path / 'c'}"
+    run(*words, output, "--figures=svg")
+    folder = tmp_path / "c" / "figures"
+    names = ["mean_probability", "share_of_faces_with_the_label"]
+    expected = [f"{name}-{part}.svg" for name in names for part in ("differences", "means")]
+    assert sorted(path.name for path in folder.iterdir()) == expected
+    drawn = (folder / "mean_probability-differences.svg").read_text()
+    assert "rest - film" in drawn
+    assert ">calm<" in drawn
+    assert ">rest<" in (folder / "mean_probability-means.svg").read_text()
+    run(*words, output)
+    assert not folder.exists(), "the results are replaced with all that belongs to them"
+
+    monkeypatch.setattr("fer_vit.extras.find_spec", lambda module: None)
+    assert "[figures]" in fails(capsys, *words, output, "--figures=pdf")
+
+
 def write_clips(folder: Path, persons: int = 8, seconds: float = 12) -> Path:
     """A clip at 5 frames per second of each person in two conditions, with a gap;
     the first 2 s are calmer.
