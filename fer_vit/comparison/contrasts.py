@@ -61,15 +61,13 @@ def compare_conditions(study: Study, grid: float | None = None) -> Comparison:
     Raises:
         FerVitError: The grid does not fit the clips, see `count_bins`.
     """
-    rows = [*count_faces(study), *count_all_episodes(study)]
-    planned = []
+    compared = []
     for measures in study.measures:
-        rows += mean_rows(study, measures)
-        if study.outcomes:
-            planned += difference_rows(study, measures)
-        else:
-            rows += correct(difference_rows(study, measures))
-    rows += correct(planned)
+        of_kind = compare_measures(study, measures)
+        compared += of_kind if study.outcomes else correct(of_kind)
+    if study.outcomes:  # all planned tests are one family
+        compared = correct(compared)
+    rows = [*count_faces(study), *count_all_episodes(study), *compared]
     for measures in study.measures:
         if measures.kind == probability_kind(study.rest):
             rows += repeated_measures(study, measures)
@@ -108,35 +106,30 @@ def count_all_episodes(study: Study) -> list[Row]:
     return rows
 
 
-def mean_rows(study: Study, measures: Measures) -> list[Row]:
-    """Returns the mean and the standard deviation of each measure in each condition."""
-    kind = measures.kind
-    rows = []
-    for name, values in measures.values.items():
-        part = measures.columns[name]
-        for condition, of_persons in study.person_means(values, kind).items():
-            mean = person_mean(of_persons, kind.low, kind.high)
-            deviation = Estimate(mean.sd, n=mean.n, over="persons")
-            rows.append(Row(part, MEANS, condition, MEAN, mean))
-            rows.append(Row(part, MEANS, condition, SD, deviation))
-    return rows
+def compare_measures(study: Study, measures: Measures) -> list[Row]:
+    """Returns the means of measures in each condition, and their tests for all pairs of conditions.
 
-
-def difference_rows(study: Study, measures: Measures) -> list[Row]:
-    """Returns the tests of each measure for all pairs of conditions."""
+    p is not corrected yet; a weak measure that was not planned has none.
+    """
     kind = measures.kind
     left_out = study.left_out(measures)
     rows = []
     for name, values in measures.values.items():
-        person_means = study.person_means(values, kind)
+        part = measures.columns[name]
+        of_persons = study.person_means(values, kind)  # (P,) by condition
+        for condition, numbers in of_persons.items():
+            mean = person_mean(numbers, kind.low, kind.high)
+            deviation = Estimate(mean.sd, n=mean.n, over="persons")
+            rows.append(Row(part, MEANS, condition, MEAN, mean))
+            rows.append(Row(part, MEANS, condition, SD, deviation))
         for pair, design in study.designs.items():
-            first = np.where(design.persons, person_means[pair.first], np.nan)
-            second = np.where(design.persons, person_means[pair.second], np.nan)
+            first = np.where(design.persons, of_persons[pair.first], np.nan)
+            second = np.where(design.persons, of_persons[pair.second], np.nan)
             test = compare_pair(first, second, design.paired)
-            of_test = test_rows(measures.columns[name], pair.name, test, kind)
+            difference, *numbers_of_test = test_rows(part, pair.name, test, kind)
             if name in left_out:
-                of_test[0] = replace(of_test[0], p=None, note=of_test[0].note or WEAK)
-            rows += of_test
+                difference = replace(difference, p=None, note=difference.note or WEAK)
+            rows += [difference, *numbers_of_test]
     return rows
 
 

@@ -1,6 +1,6 @@
 """The tables beside the page of a comparison: measures.csv, grid.csv and grid_means.csv.
 
-A cell without a value is empty. O photos or clips, T bins.
+NaN becomes an empty cell. O photos or clips, T bins.
 """
 
 from typing import Any
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fer_vit.comparison.study import Courses, Study
-from fer_vit.geometry import Array
 from fer_vit.report.results_page import PageTable
 from fer_vit.stats.series import mean_course
 
@@ -45,27 +44,23 @@ def observation_cells(study: Study) -> list[dict[str, Any]]:
     return cells
 
 
-def finite_or_none(value: np.floating[Any]) -> float | None:
-    """Returns a Python float; None for a value that is not finite."""
-    return float(value) if np.isfinite(value) else None
-
-
 def measure_table(study: Study) -> PageTable:
     """Returns the table of measures, with a row for each photo or clip of a person.
 
     A comparison uses the means of these rows by person and condition.
     """
-    values: dict[str, Array] = {}  # (O,), by column
+    values: dict[str, list[float]] = {}  # O numbers by column
     for measures in study.measures:
         for name, column in measures.columns.items():
-            values[column] = measures.values[name]
+            values[column] = measures.values[name].tolist()
     columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(values, float)
 
     rows = []
-    for index, cells in enumerate(observation_cells(study)):
-        row = cells | {"faces": int(study.observations.face_counts[index])}
-        for column, of_photos in values.items():
-            row[column] = finite_or_none(of_photos[index])
+    face_counts = study.observations.face_counts.tolist()
+    for index, row in enumerate(observation_cells(study)):
+        row["faces"] = face_counts[index]
+        for column, numbers in values.items():
+            row[column] = numbers[index]
         rows.append(row)
     return PageTable(columns, rows)
 
@@ -107,9 +102,9 @@ def grid_means_table(study: Study, courses: Courses) -> PageTable:
                         "condition": condition,
                         "expression": label,
                         "seconds": bin_index * courses.bin_seconds,
-                        "mean": finite_or_none(course.mean[bin_index]),
-                        "low": finite_or_none(course.low[bin_index]),
-                        "high": finite_or_none(course.high[bin_index]),
+                        "mean": float(course.mean[bin_index]),
+                        "low": float(course.low[bin_index]),
+                        "high": float(course.high[bin_index]),
                         "persons": int(course.num_persons[bin_index]),
                     }
                 )
