@@ -25,7 +25,7 @@ def save_figures(comparison: "Comparison", suffix: str, folder: Path) -> None:
 def save_differences(comparison: "Comparison", measures: Measures, path: Path) -> None:
     """Writes the differences that the page charts at once; without a test, there is no figure."""
     kind = measures.kind
-    charted = choose_charted(comparison.main_contrasts(measures))
+    charted = choose_charted(comparison.drawn_contrasts(measures))
     if not charted:
         return
     pair = comparison.study.only_pair
@@ -50,12 +50,11 @@ def save_means(comparison: "Comparison", measures: Measures, path: Path) -> None
     """Writes the means of all measures, or of those whose differences the page charts at once."""
     kind = measures.kind
     titles = measures.titles
-    contrasts = comparison.main_contrasts(measures)
-    charted = choose_charted(contrasts)
-    if len(charted) < sum(contrast.is_tested for contrast in contrasts):
-        shown = {contrast.measure for contrast in charted}
-    else:
-        shown = {contrast.measure for contrast in contrasts}
+    drawn = comparison.drawn_contrasts(measures)
+    charted = choose_charted(drawn)
+    if len(charted) == len(drawn):
+        charted = comparison.main_contrasts(measures)
+    shown = {contrast.measure for contrast in charted}
     means: dict[str, dict[str, Estimate]] = {}
     for name, column in measures.columns.items():
         if titles[name] not in shown:

@@ -207,12 +207,12 @@ class Measures:
 
 
 def measure_faces(
-    faces: Labelled, used: Mask, resting: RestInClips | None
+    faces: Labelled, measured: Labelled, used: Mask, resting: RestInClips | None
 ) -> list[tuple[Kind, dict[str, Array]]]:
-    """Returns the measures of the faces in the mask `used` (N,): M values by kind and name.
+    """Returns the measures of the `measured` faces: M values by kind and name.
 
-    With `resting`, changes from rest replace probabilities and outputs. An output without any value
-    is left out.
+    They are the faces (N) in the mask `used` (N,). With `resting`, changes from rest replace
+    probabilities and outputs. An output without any value is left out.
     """
     rest = resting.rest if resting else None
     probabilities = faces.probabilities  # (N, C)
@@ -220,17 +220,17 @@ def measure_faces(
         probabilities = resting.change(probabilities)
     of_faces = [
         (probability_kind(rest), dict(zip(faces.labels, probabilities[used].T, strict=True))),
-        (SHARES, label_shares(faces.take(used))),
+        (SHARES, label_shares(measured)),
     ]
     for kind, values in read_outputs(faces):
-        measured = {}
+        known = {}
         for name, of_rows in values.items():
             if resting:
                 of_rows = resting.change_output(of_rows, kind.period)
             if np.isfinite(of_rows[used]).any():
-                measured[name] = of_rows[used]
-        if measured:
-            of_faces.append((change_from_rest(kind, rest) if rest else kind, measured))
+                known[name] = of_rows[used]
+        if known:
+            of_faces.append((change_from_rest(kind, rest) if rest else kind, known))
     return of_faces
 
 

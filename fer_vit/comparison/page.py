@@ -12,7 +12,6 @@ from fer_vit.comparison.rows import (
     ALPHA,
     CONDITIONS,
     DF,
-    DIFFERENCE,
     INTRACLASS,
     MEAN,
     MEANS,
@@ -91,27 +90,28 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     kind = measures.kind
     study = comparison.study
     contrasts = comparison.contrasts(measures, measures.titles)
-    main = [contrast for contrast in comparison.main_contrasts(measures) if contrast.is_tested]
     pair = study.only_pair
-    note = PROSE.text("dash") if any(not contrast.is_tested for contrast in contrasts) else ""
-    tests = Section("Tests", note, tests_table(contrasts, pair, kind))
-    charted = choose_charted(main)
-    if len(charted) < len(main):
-        tests = tests._replace(intervals=differences_chart(main, pair, kind.form))
-    num_tests = len(main)
-    if study.outcomes and main:
-        num_tests = sum(row.p is not None for row in comparison.select(measure=DIFFERENCE))
+    weak = len(study.left_out(measures))
+    tests = Section(
+        title="Tests",
+        text=PROSE.text("dashes", contrasts=contrasts, weak=weak),
+        rows=tests_table(contrasts, pair, kind),
+    )
+    drawn = comparison.drawn_contrasts(measures)
+    charted = choose_charted(drawn)
+    if len(charted) < len(drawn):
+        tests = tests._replace(intervals=differences_chart(drawn, pair, kind.form))
     return Section(
         title=kind.title,
         text=PROSE.text(
             "measured",
             kind=kind,
-            num_tests=num_tests,
+            num_tests=comparison.family_size(measures),
             outcomes=study.outcomes,
             pair=pair,
             alpha=ALPHA,
-            charted=len(charted) if len(charted) < len(main) else 0,
-            weak=len(study.left_out(measures)),
+            charted=len(charted) if len(charted) < len(drawn) else 0,
+            weak=weak,
             weak_r=WEAK_R,
             slight_smiles=kind == SHARES and {"happiness", "neutral"} <= {*measures.values},
         ),
@@ -121,12 +121,11 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     )
 
 
-def choose_charted(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Returns the tested contrasts that a chart shows at once: of many, the clearest."""
-    tested = [contrast for contrast in contrasts if contrast.is_tested]
-    if len(tested) <= MAX_ROWS:
-        return tested
-    return sorted(tested, key=clearness, reverse=True)[:MAX_CHARTED]
+def choose_charted(drawn: Sequence[Contrast]) -> Sequence[Contrast]:
+    """Returns the contrasts that a chart shows at once: of many, the clearest."""
+    if len(drawn) <= MAX_ROWS:
+        return drawn
+    return sorted(drawn, key=clearness, reverse=True)[:MAX_CHARTED]
 
 
 def row_name(contrast: Contrast, pair: Pair | None) -> str:

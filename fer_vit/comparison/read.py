@@ -100,9 +100,10 @@ def read_study(data: Path, plan: Plan, columns: Path | None = None) -> Study:
     check_predicted(data, faces)
     if not plan.uncertain:
         faces = leave_out_uncertain(faces)
-    faces = with_columns(faces, data, columns, (plan.by, plan.person))
-    study = make_study(faces, plan)
-    return replace(study, facts={"data": str(data), **study.facts})
+    groups = (plan.by, plan.person)
+    faces = with_columns(faces, data, columns, groups)
+    notes = (*faces.notes, *describe_groups(faces, groups))
+    return make_study(replace(faces, notes=notes, facts={"data": str(data), **faces.facts}), plan)
 
 
 def make_study(faces: Labelled, plan: Plan) -> Study:
@@ -128,7 +129,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     model = find_model(faces)
     weak = weak_columns(model.r)
     measures = []
-    for kind, values in measure_faces(faces, used, selected.resting):
+    for kind, values in measure_faces(faces, measured, used, selected.resting):
         means = average_faces(kind, values, of_face, len(observations.paths))
         names = [name for name, outcome in means.outcomes.items() if outcome in weak]
         measures.append(replace(means, weak=frozenset(names)))
@@ -152,11 +153,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         episodes=followed.counts,
         rooms=followed.rooms,
         facts=faces.facts,
-        notes=(
-            *faces.notes,
-            *describe_groups(faces, (plan.by, plan.person)),
-            *_note_several(measured, plan.person),
-        ),
+        notes=(*faces.notes, *_note_several(measured, plan.person)),
     )
 
 

@@ -68,6 +68,22 @@ class Comparison(Results):
         titles = {name: title for name, title in measures.titles.items() if name not in left_out}
         return self.contrasts(measures, titles)
 
+    def drawn_contrasts(self, measures: Measures) -> list[Contrast]:
+        """Returns the main contrasts with a test, without differences below the last digit."""
+        step = measures.kind.step
+        main = self.main_contrasts(measures)
+        return [each for each in main if each.is_tested and not each.is_negligible(step)]
+
+    def family_size(self, measures: Measures) -> int:
+        """Returns the number of tests for which p is corrected; 0 if the measures have no test."""
+        tested = self._count_tested(measures)
+        if not tested or not self.study.outcomes:
+            return tested
+        return sum(map(self._count_tested, self.study.measures))
+
+    def _count_tested(self, measures: Measures) -> int:
+        return sum(contrast.is_tested for contrast in self.main_contrasts(measures))
+
     @cached_property
     def methods(self) -> list[str]:
         """The methods for a paper, and a line for each kind of faces left out of all tests."""

@@ -390,6 +390,10 @@ def test_differences_below_the_last_digit_are_negligible(
     assert line == "No difference above 0.001 between film and rest in the mean arousal."
     test = comparison.to_dict()["Valence and arousal"]["differences"]["arousal: film - rest"]
     assert test["p"] < 0.001
+    comparison.write(tmp_path / "c")
+    page = (tmp_path / "c" / "results.md").read_text()
+    assert "| arousal | no difference above 0.001 | < 0.001 |" in page
+    assert "0.0002" not in (tmp_path / "c" / "index.html").read_text()
 
 
 def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.Generator) -> None:
