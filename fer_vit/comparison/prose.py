@@ -210,7 +210,7 @@ def _describe_left_out(comparison: "Comparison") -> list[str]:
         if persons < MIN_PERSONS:
             few.append(f"{condition} ({persons})")
         correlations = comparison.select(set=INTRACLASS, group=condition)
-        if all(row.estimate.mean is None for row in correlations):
+        if correlations and all(row.estimate.mean is None for row in correlations):
             without_intraclass.append(condition)
 
     episodes = {}  # texts by the beginning of a line

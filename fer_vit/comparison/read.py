@@ -122,9 +122,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     used = selected.used
     measured = faces.take(used)
     observations, of_face = _observe(measured, plan)
-    pairs = [Pair(*names) for names in combinations(observations.conditions, 2)]
-    if plan.baseline is not None:
-        pairs = [pair for pair in pairs if pair.first == plan.baseline]
+    pairs = _pair_conditions(observations.conditions, plan)
 
     model = find_model(faces)
     weak = weak_columns(model.r)
@@ -324,6 +322,20 @@ def _condition_names(cells: Iterable[object], plan: Plan) -> list[str]:
         names.remove(baseline)
         names.insert(0, baseline)
     return names
+
+
+def _pair_conditions(names: Iterable[str], plan: Plan) -> list[Pair]:
+    """Returns the pairs of conditions to compare; raises FerVitError if two have the same name."""
+    pairs = [Pair(*both) for both in combinations(names, 2)]
+    if plan.baseline is not None:
+        pairs = [pair for pair in pairs if pair.first == plan.baseline]
+    (name, count), *_ = Counter(pair.name for pair in pairs).most_common()
+    if count > 1:
+        raise FerVitError(
+            f"Expected names in `{plan.by}` whose differences have different names, but {name} "
+            'stands for several. Rename the conditions without " - ".'
+        )
+    return pairs
 
 
 class Followed(NamedTuple):

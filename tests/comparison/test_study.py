@@ -380,6 +380,33 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
     assert "weak" not in results["Movements"], "not measured"
 
 
+def test_a_movement_is_preferred_where_labels_are_compared(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    table = photos(rng).rename(columns={"p_calm": "p_neutral", "p_happy": "p_happiness"})
+    table["label"] = table["label"].replace({"calm": "neutral", "happy": "happiness"})
+    table["confidence"] = table[["p_neutral", "p_happiness"]].max(axis=1)
+    table["yaw"] = rng.normal(size=len(table))
+    table.to_csv(tmp_path / "faces.csv", index=False)
+    for outcomes, hinted in (([], True), (["yaw"], False)):
+        plan = Plan("condition", "subject", outcomes=outcomes)
+        comparison = compare_conditions(read_study(tmp_path / "faces.csv", plan))
+        comparison.write(tmp_path / "c")
+        page = (tmp_path / "c" / "results.md").read_text()
+        assert ("prefer the movement, `smile`" in page) == hinted
+        assert ("ICC(1)" in page) == hinted
+
+
+def test_two_pairs_of_conditions_with_one_name_are_refused(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    table = photos(rng)
+    names = ["a", "b - a", "c", "c - b"]  # c - b - a would be two differences
+    table["condition"] = [names[row // 2 % 4] for row in range(len(table))]
+    with pytest.raises(FerVitError, match="c - b - a stands for several"):
+        study(table, tmp_path)
+
+
 def test_differences_below_the_last_digit_are_negligible(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
