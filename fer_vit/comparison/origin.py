@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from fer_vit.errors import FerVitError
 from fer_vit.evaluation.labelled import Labelled
 from fer_vit.heads import POSE
 from fer_vit.model_settings import read_model_settings
@@ -39,7 +40,10 @@ def find_model(faces: Labelled) -> TableModel:
     folder = shipped_models().get(name, Path(name))
     if not (folder / CONFIG_FILE).is_file():
         return TableModel()
-    r = dict(read_model_settings(read_config(folder, name), name).r)
+    try:
+        r = dict(read_model_settings(read_config(folder, name), name).r)
+    except FerVitError:  # a folder of something else has this name here
+        return TableModel()
     if {*faces.columns.get("pose_from", ())} - {None} != {"head"}:
         r.pop(POSE, None)
     return TableModel(r, read_datasets(folder / CARD_FILE))

@@ -375,9 +375,12 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
     planned = compare_columns(tmp_path, first | model, second | model, ["move_jawRight"])
     (sentence,) = planned.sentences["Movements"]
     assert "jaw right (weak)" in sentence
-    unknown = {"model": "elsewhere/model"}
-    results = compare_columns(tmp_path, first | unknown, second | unknown).to_dict()
-    assert "weak" not in results["Movements"], "not measured"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    for name in ("elsewhere/model", str(tmp_path / "other")):
+        unknown = {"model": name}
+        results = compare_columns(tmp_path, first | unknown, second | unknown).to_dict()
+        assert "weak" not in results["Movements"], "not measured"
 
 
 def test_a_movement_is_preferred_where_labels_are_compared(
