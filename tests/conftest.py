@@ -128,8 +128,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the tests of long files to the front."""
+    """Moves the tests of long files to the front, and marks those in a browser as slow."""
+    for item in items:
+        if "tab" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
     if gone := [name for name in LONG if not (TESTS / name).is_file()]:
         raise pytest.UsageError(f"LONG names files that do not exist: {', '.join(gone)}")
     order = {TESTS / name: number for number, name in enumerate(LONG)}
