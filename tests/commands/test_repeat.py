@@ -53,6 +53,7 @@ def test_repeat_scores_each_seed_and_extends_the_table(
     assert (output / "results.md").read_text().count("\n| tiny") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_repeat_resumes(
     drawn: Path,
     config: Path,

@@ -51,7 +51,7 @@ def test_a_report_of_crops(drawn: Path, checkpoint: Path, tmp_path: Path) -> Non
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
     for name in tables - {"faces.parquet"}:
         table = pd.read_csv(tmp_path / "r" / name, float_precision="round_trip")
-        numbers = table.select_dtypes("float").stack()
+        numbers = table.select_dtypes("float").stack().dropna()  # three faces have no interval
         assert len(numbers)
         assert all(float(f"{number:.4g}") == number for number in numbers), "digits of shares"
 

@@ -419,6 +419,7 @@ assert Path("../faces.json").exists()
 """
 
 
+@pytest.mark.slow
 def test_prediction_loads_no_heavy_package(tmp_path: Path, astronaut: Array) -> None:
     from PIL import Image
 
