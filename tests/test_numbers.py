@@ -54,6 +54,7 @@ def evenly(image: bytes) -> list[Row]:
 REGIONS_ONLY = ["--model.network.tokens=region", "--model.align=crop"]
 EDGES = {
     "a class missing from train": (faces(ALL[:2], ALL), ADJUSTED),
+    "labels all equal": (faces(ALL[:1], ALL[:1]), ["--data.balanced=true", *MIX]),
     "batches of one": (faces(ALL, ALL), [*CONV, *MIX, "--data.batch_size=1"]),
     "no landmarks, only regions": (faces(ALL, ALL, landmarks=False), REGIONS_ONLY),
     "black images": (evenly(BLACK), CONV),

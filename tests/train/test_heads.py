@@ -26,6 +26,7 @@ from fer_vit.store.folder import load_network
 from fer_vit.train.cli import train
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
+from tests.helpers.marks import slow
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,9 @@ def test_another_spelling_of_a_former_output_is_an_error_at_the_start(
     assert "eyeWide and EyeWide" in text
 
 
+@pytest.mark.parametrize("taught", [True, *slow(False)])
 def test_the_start_teacher_teaches_the_heads_without_targets(
+    taught: bool,
     trained: Path,
     folder: Path,
     reading: Reading,
@@ -141,11 +144,14 @@ def test_the_start_teacher_teaches_the_heads_without_targets(
         return loss
 
     monkeypatch.setattr(FERTask, "training_step", note)
-    manifest = write(folder, reading, ["affect"])
+    manifest = write(folder, reading, ["affect"] if taught else [*movements.DRAWN_OUTPUTS])
     last = fit(manifest, tmp_path, *TINY, f"--model.init={trained}")
     with_teacher, without, teacher = steps[0]
-    assert [*teacher.sources] == ["movements", "pose"]
-    assert with_teacher > without
+    if taught:
+        assert [*teacher.sources] == ["movements", "pose"]
+        assert with_teacher > without
+    else:
+        assert teacher is None
     assert load_network(last).settings.outputs == movements.DRAWN_OUTPUTS  # all are kept
 
 
