@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint test test-all test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
+.PHONY: demo lint test test-all test-browser test-server test-crash test-distributed test-other test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
 	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about eight minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
+	@echo "make test-browser, test-server, test-crash, test-distributed, test-other  a part of the tests marked slow"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  the core alone in a new environment: its size, README's commands and Python"
 	@echo "make reference  write the pages of docs/reference that are made from code"
@@ -47,6 +48,18 @@ test: lint
 
 test-all: test
 	$(PYTEST) -m slow
+
+# Parts of the slow tests, which CI runs as jobs; `other` is what no other part has.
+SERVER := tests/app tests/attacks tests/commands/test_app.py tests/commands/test_live.py
+CRASH := tests/test_crashes.py tests/test_processes.py tests/commands/test_hostile.py
+DISTRIBUTED := tests/train/test_distributed.py
+test-browser: PART := -m browser
+test-server: PART := -m "slow and not browser" $(SERVER)
+test-crash: PART := -m slow $(CRASH)
+test-distributed: PART := -m slow $(DISTRIBUTED)
+test-other: PART := -m "slow and not browser" $(patsubst %,--ignore=%,$(SERVER) $(CRASH) $(DISTRIBUTED))
+test-browser test-server test-crash test-distributed test-other: .venv/installed
+	$(PYTEST) $(PART)
 
 # uv chooses the lowest versions of what pyproject.toml names, and the newest of everything else.
 LOWEST := build/lowest

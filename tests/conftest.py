@@ -48,42 +48,29 @@ LONG = (
     "test_crashes.py",
     "commands/test_export.py",
     "app/test_attacks.py",
-    "commands/test_predict.py",
-    "commands/test_app.py",
-    "test_golden.py",
     "attacks/test_decode.py",
-    "train/test_resume.py",
-    "attacks/test_live.py",
-    "stats/test_persons.py",
-    "attacks/test_worker.py",
-    "test_pickles.py",
-    "commands/test_live.py",
-    "commands/test_hostile.py",
     "report/test_html.py",
+    "app/test_page.py",
+    "train/test_resume.py",
+    "engine/test_engines.py",
+    "commands/test_predict.py",
+    "predict/test_shots.py",
     "app/test_tasks.py",
-    "train/test_configs.py",
-    "train/test_heads.py",
-    "test_cli.py",
-    "evaluation/test_scores.py",
-    "predict/test_results.py",
-    "test_readme.py",
-    "visualization/test_evidence.py",
-    "test_numbers.py",
-    "commands/test_crossvalidate.py",
+    "test_golden.py",
     "train/test_custom.py",
-    "explain/test_faithfulness.py",
     "commands/test_finetune.py",
+    "train/test_heads.py",
+    "visualization/test_evidence.py",
+    "test_cli.py",
+    "train/test_resuming.py",
+    "predict/test_video.py",
+    "predict/test_results.py",
+    "face/test_image.py",
+    "explain/test_faithfulness.py",
     "train/test_pretraining.py",
-    "test_security.py",
-    "train/test_starting.py",
-    "commands/test_repeat.py",
-    "test_fuzz.py",
-    "test_processes.py",
-    "report/test_panels.py",
-    "report/test_hostile_names.py",
-    "app/test_server.py",
+    "test_core.py",
 )
-"""Files that take longest, the longest of the slow suite first. They start first: of two processes,
+"""Files that take longest, those of the slow suite first. They start first: of two processes,
 the other one would wait for a long file at the end.
 """
 Maker = Callable[[str, Callable[[Path], None]], Path]
@@ -128,8 +115,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the tests of long files to the front."""
+    """Moves the tests of long files to the front, and marks those that open a browser."""
+    for item in items:
+        if "tab" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
+            item.add_marker("slow")
     if gone := [name for name in LONG if not (TESTS / name).is_file()]:
         raise pytest.UsageError(f"LONG names files that do not exist: {', '.join(gone)}")
     order = {TESTS / name: number for number, name in enumerate(LONG)}
@@ -207,14 +199,13 @@ def libraries_stay_frozen() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def made_for_all_runs() -> Iterator[None]:
-    """Makes parsers and pictures of training runs once; they are half of a run of two steps."""
-    if "fer_vit.train.cli" not in sys.modules:  # no test here can train
-        yield
-        return
-    from tests.helpers.reused import reused_parts
+def epochs_without_pictures() -> Iterator[None]:
+    """Draws no confusion matrix after an epoch: it takes as long as the two steps of a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        if task := sys.modules.get("fer_vit.train.task"):
+            import numpy as np
 
-    with reused_parts():
+            patch.setattr(task, "draw_confusion", lambda *_: np.zeros((8, 8, 3), np.uint8))
         yield
 
 

@@ -191,7 +191,7 @@ def test_features_per_expression_are_averaged() -> None:
 
 
 def test_training_from_python_crops_as_the_task_expects(drawn: Path, tmp_path: Path) -> None:
-    data = FaceDataModule(drawn / "faces.parquet", batch_size=16, num_workers=0)
+    data = FaceDataModule(drawn / "faces.parquet", batch_size=4, num_workers=0)
     task = FERTask(labels=data.labels, init="ferplus-fairface-small")
     L.Trainer(max_steps=1, limit_val_batches=1, default_root_dir=tmp_path, **QUIET).fit(task, data)
     assert data.spec == load("ferplus-fairface-small").crop_spec

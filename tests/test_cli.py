@@ -317,27 +317,13 @@ def test_options_as_people_type_them(
     assert "exists already" in fails(capsys, "predict", *words, "--overwrite=false", drawn)
 
 
-@pytest.mark.parametrize("name", ["builtin", "auto"])
-@pytest.mark.parametrize("verb", ["predict", "visualize", "prepare", "faithfulness"])
-def test_a_retired_detector_is_one_line_with_the_default(
-    verb: str, name: str, capsys: pytest.CaptureFixture
-) -> None:
-    words = {"prepare": ["folder", "a", "b.parquet"]}.get(verb, ["photos"])
-    line = fails(capsys, verb, *words, f"--detector={name}")
-    assert name in line
-    assert "The default is yunet" in line
-    assert len(line.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "value"),
     [
         ("predict x.jpg --face=cropp", "cropp"),
         ("predict x.jpg --batch_size=1.5", "1.5"),
         ("predict x.jpg --fps=fast", "fast"),
-        ("predict x.jpg --overwrite=perhaps", "perhaps"),
         ("evaluate x.csv --split=all", "all"),
-        ("fit --task=other", "other"),
         ("fit --model.network.tokens=other", "other"),
         ("test --trainer.precision=7", "7"),
         (
@@ -345,11 +331,6 @@ def test_a_retired_detector_is_one_line_with_the_default(
             "100000",
         ),  # each takes 100 MB
         ("fit --data.manifest=none.parquet --trainer.check_val_every_n_epoch=0", "0"),
-        ("fit --data.manifest=none.parquet --trainer.val_check_interval=0", "0"),
-        ("fit --data.manifest=none.parquet --trainer.accumulate_grad_batches=0", "0"),
-        ("fit --data.manifest=none.parquet --trainer.limit_train_batches=0", "0"),
-        ("fit --data.manifest=none.parquet --trainer.max_epochs=0", "0"),
-        ("fit --data.manifest=none.parquet --trainer.max_steps=-2", "-2"),
         ("fit --data.manifest=none.parquet --trainer.gradient_clip_val=-1", "-1"),
     ],
 )
@@ -408,7 +389,8 @@ def test_log_and_errors_cannot_command_a_terminal(
     assert COMMANDS_TO_TERMINALS.findall(printed.out + printed.err) == []
 
 
-@pytest.mark.parametrize("closed", [*slow(">&-", "2>&-", ">&- 2>&-"), "<&- >&- 2>&-"])
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     Image.fromarray(astronaut()).save(tmp_path / "a.jpg")
     for words in ("predict a.jpg --output faces.csv", "models", "predict gone.jpg"):

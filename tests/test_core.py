@@ -18,8 +18,10 @@ from tests.helpers.core import (
     core_environment,
     core_packages,
     modules_outside_the_core,
+    run_commands_in_core,
     run_in_core,
 )
+from tests.helpers.marks import slow
 from tests.helpers.servers import running
 
 INPUTS = Path(__file__).parent / "golden" / "inputs"
@@ -39,31 +41,31 @@ PHOTO = encode_png(astronaut()[:300, 100:350])
 STATISTICS = ["scipy"]
 SERVER = ["fastapi", "starlette", "uvicorn"]
 VIDEO = ["av"]
-COMMANDS = [
-    # (a command of the core, packages of the core that it does without)
-    ("--help", ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO]),
-    ("--version", ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO]),
-    ("configs", [*STATISTICS, *SERVER, *VIDEO]),
-    ("models", [*STATISTICS, *SERVER, *VIDEO]),
-    ("app --help", [*STATISTICS, *SERVER, *VIDEO]),
-    ("live --help", [*STATISTICS, *SERVER]),
-    ("predict --help", [*STATISTICS, *SERVER, *VIDEO]),
-    ("prepare --help", [*STATISTICS, *SERVER, *VIDEO]),
-    ("evaluate --help", [*SERVER, *VIDEO]),
-    ("compare --help", [*SERVER, *VIDEO]),
-    ("predict photo.png", [*STATISTICS, *SERVER, *VIDEO]),
-    ("predict photo.png --output faces.xlsx", [*STATISTICS, *SERVER, *VIDEO]),
-    ("prepare drawn faces faces.parquet --count 8", [*STATISTICS, *SERVER, *VIDEO]),
-    (
-        f"evaluate {INPUTS}/predictions.csv --labels {INPUTS}/truth.csv --columns "
-        f"{INPUTS}/people.csv --by person",
-        [*SERVER, *VIDEO],
+EVALUATE = (
+    f"evaluate {INPUTS}/predictions.csv --labels {INPUTS}/truth.csv "
+    f"--columns {INPUTS}/people.csv --by person"
+)
+COMPARE = f"compare {INPUTS}/predictions.csv --columns {INPUTS}/people.csv --by condition"
+COMMANDS = {
+    "help": (
+        ["--version", "--help"],
+        ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO],
     ),
-    (
-        f"compare {INPUTS}/predictions.csv --columns {INPUTS}/people.csv --by condition",
-        [*SERVER, *VIDEO],
+    "photos": (
+        [
+            "predict photo.png --output faces.xlsx",
+            "predict photo.png --overwrite",
+            "configs",
+            "models",
+            "app --help",
+            "prepare drawn faces faces.parquet --count 8",
+        ],
+        [*STATISTICS, *SERVER, *VIDEO],
     ),
-]
+    "tables": ([EVALUATE, COMPARE], [*SERVER, *VIDEO]),
+    "live": (["live --help"], [*STATISTICS, *SERVER]),
+}
+"""Commands of the core, and packages of the core that they do without."""
 NEED_TORCH = [
     "fit --config drawn --data.manifest faces.parquet",
     "validate --ckpt_path a.ckpt --data.manifest faces.parquet",
@@ -114,15 +116,15 @@ def test_the_modules_of_the_extras_are_those_of_pyproject() -> None:
     assert {module for modules in EXTRAS.values() for module in modules} == HEAVY | {"onnxscript"}
 
 
-@pytest.mark.parametrize(("words", "also_hidden"), COMMANDS, ids=[words for words, _ in COMMANDS])
-def test_a_command_of_the_core(words: str, also_hidden: list[str], place: Path) -> None:
-    done = run_in_core(["-m", "fer_vit", *words.split()], place, also_hidden)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+@pytest.mark.parametrize("kind", ["photos", *slow("help", "tables", "live")])
+def test_commands_of_the_core(kind: str, place: Path) -> None:
+    lines, also_hidden = COMMANDS[kind]
+    for line, done in zip(lines, run_commands_in_core(lines, place, also_hidden), strict=True):
+        assert (done.code, done.err) == (0, ""), line
+        assert done.out, line
 
 
-@pytest.mark.parametrize("words", NEED_TORCH)
-def test_a_command_without_torch_says_how_to_get_it(words: str, tmp_path: Path) -> None:
+def test_commands_without_torch_say_how_to_get_it(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "photo.png").write_bytes(PHOTO)
@@ -130,13 +132,16 @@ def test_a_command_without_torch_says_how_to_get_it(words: str, tmp_path: Path) 
     row = Row(PHOTO, "photo.png", "val", "happiness")
     write_manifest(work / "faces.parquet", Reading(EXPRESSIONS, [row]), "made")
     before = {*work.iterdir()}
-    done = run_in_core(["-m", "fer_vit", *words.split()], tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert re.fullmatch(r"fer-vit: error: .* needs more packages: pip install .*\[torch\].*", line)
+    for words, done in zip(NEED_TORCH, run_commands_in_core(NEED_TORCH, tmp_path), strict=True):
+        assert (done.code, done.out) == (2, ""), words
+        (line,) = done.err.splitlines()
+        assert re.fullmatch(
+            r"fer-vit: error: .* needs more packages: pip install .*\[torch\].*", line
+        ), words
     assert {*work.iterdir()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "error"), PYTHON, ids=[code for code, _ in PYTHON])
 def test_python_of_the_core(code: str, error: str | None, place: Path) -> None:
     done = run_in_core(["-c", code], place, STATISTICS)
@@ -147,6 +152,7 @@ def test_python_of_the_core(code: str, error: str | None, place: Path) -> None:
         assert re.search(error.replace("[", r"\["), line)
 
 
+@pytest.mark.slow
 def test_the_server_predicts_and_does_not_explain(tmp_path: Path) -> None:
     variables = core_environment(tmp_path / "site")
     with running(tmp_path, PYTHONPATH=variables["PYTHONPATH"]) as server:

@@ -98,7 +98,7 @@ def manifest(drawn: Path) -> bytes:
 
 
 @given(how=damage())
-@fuzz(50)
+@fuzz(25)
 def test_a_damaged_manifest(how: Any, manifest: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.parquet").write_bytes(damaged(manifest, how))
     read_all(tmp_path / "m.parquet")
@@ -159,14 +159,14 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 @given(table=tables())
-@fuzz(50)
+@fuzz(25)
 def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "m.parquet")
     read_all(tmp_path / "m.parquet")
 
 
 @given(how=damage())
-@fuzz(50)
+@fuzz(25)
 def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
     plan = plan_tables(tmp_path / "faces", [Path(f"photos/{number}.jpg") for number in range(7)], 7)
     (table,) = plan
@@ -185,7 +185,7 @@ def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
 
 
 @given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))
-@fuzz(40)
+@fuzz(15)
 def test_a_damaged_model(how: Any, file: str, model: Path, tmp_path: Path) -> None:
     load_changed(model, tmp_path, file, damaged((model / file).read_bytes(), how))
 
@@ -246,7 +246,7 @@ CONFIG = json.loads(
         st.sampled_from([*CONFIG["config"], *CONFIG]), ODD, min_size=1, max_size=3
     )
 )
-@fuzz(40)
+@fuzz(15)
 def test_a_model_of_odd_settings(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     written = json.loads((model / "config.json").read_text())
     config = written["config"]
@@ -326,7 +326,7 @@ def begins(
 
 @example(values=[("model.network.backbone", None)])
 @given(values=st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=2))
-@fuzz(10)
+@fuzz(6)
 def test_a_config_of_odd_values(values: list[tuple[str, Any]], begins: Callable[..., bool]) -> None:
     trees = [
         reduce(lambda tree, part: {part: tree}, reversed(name.split(".")), value)

@@ -28,3 +28,9 @@ def test_labels_of_every_script() -> None:
     for odd in ("a\nb", "", "a\u202eb", "\u200c", 1, "a" * 101):
         with pytest.raises(FerVitError, match=r"photos: .* 1 to 100 "):
             check_labels(["calm", odd], "photos")
+
+
+@pytest.mark.parametrize("labels", [[], ["calm", "calm"]])
+def test_labels_differ_from_each_other(labels: object) -> None:
+    with pytest.raises(FerVitError, match=r"photos: expected 1 to 1,000 labels that differ"):
+        check_labels(labels, "photos")

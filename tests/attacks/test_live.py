@@ -22,7 +22,7 @@ from tests.helpers.videos import write_video
 pytestmark = pytest.mark.slow
 
 VIEWERS = 100
-SECONDS = 10
+SECONDS = 4
 ALLOWED = 200e6  # bytes of memory that the viewers may add
 ROOT = Path(__file__).parents[2]
 

@@ -53,12 +53,6 @@ def test_predict_has_a_row_for_each_pipe(photos: Path, tmp_path: Path) -> None:
     assert statuses == {"a.jpg": "ok"} | refused
 
 
-def test_visualize_names_the_pipes(photos: Path, tmp_path: Path) -> None:
-    run("visualize", photos, "--output", tmp_path / "report", "--method", "relevance")
-    page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("not a regular file") >= 4
-
-
 def test_prepare_counts_the_pipes(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,21 +67,20 @@ def test_prepare_counts_the_pipes(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "suffix"),
     [
-        "evaluate {pipe} --output out",
-        "evaluate {table} --labels {pipe} --output out",
-        "compare {pipe} --by condition --output out",
-        "compare {table} --by condition --columns {pipe} --output out",
-        "predict {photo} --prior {pipe} --output out.csv",
-        "fit --config {pipe} --data.manifest {pipe}",
-        "validate --data.manifest {pipe} --ckpt_path {pipe}",
-        "export --checkpoint {pipe} out",
-        "predict {photo} --checkpoint {pipe} --output out.csv",
-        "predict {photo} --checkpoint {folder} --output out.csv",
+        ("evaluate {pipe} --output out", ".parquet"),
+        ("evaluate {table} --labels {pipe} --output out", ".xlsx"),
+        ("compare {pipe} --by condition --output out", ".jsonl"),
+        ("compare {table} --by condition --columns {pipe} --output out", ".csv"),
+        ("predict {photo} --prior {pipe} --output out.csv", ".json"),
+        ("fit --config {pipe} --data.manifest {pipe}", ".parquet"),
+        ("validate --data.manifest {pipe} --ckpt_path {pipe}", ".ckpt"),
+        ("export --checkpoint {pipe} out", ".ckpt"),
+        ("predict {photo} --checkpoint {pipe} --output out.csv", ".ckpt"),
+        ("predict {photo} --checkpoint {folder} --output out.csv", ".json"),
     ],
 )
-@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".jsonl", ".parquet", ".ckpt", ".json"])
 def test_a_named_pipe_is_one_line(
     words: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

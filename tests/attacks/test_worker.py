@@ -20,7 +20,7 @@ from tests.helpers.servers import Server, running
 
 pytestmark = pytest.mark.slow
 
-KILLS = 8
+KILLS = 4
 
 
 @pytest.fixture(scope="module")

@@ -132,7 +132,7 @@ def exported(model_of_heads: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return export
 
 
-@pytest.mark.parametrize("name", ["v1.2", "model.onnx", *slow("model.pt2")])
+@pytest.mark.parametrize("name", ["v1.2", *slow("model.onnx", "model.pt2")])
 def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path) -> None:
     output = exported(name)
     model = load(model_of_heads, "cpu")
@@ -161,9 +161,8 @@ def test_every_form_of_a_model(name: str, exported: Export, model_of_heads: Path
     assert [path.name for path in output.parent.iterdir()] == [name]  # no incomplete file is left
 
 
-@pytest.mark.parametrize(
-    "suffix", [*(suffix for suffix in FORMATS if suffix != ".pt2"), *slow(".pt2")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", FORMATS)
 def test_formats_are_written_as_what_they_are_named(suffix: str, exported: Export) -> None:
     path = exported(NAMES[suffix])
     READERS[suffix](path)
@@ -218,7 +217,7 @@ def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path
     }
 
 
-@pytest.mark.parametrize("name", ["model", "model.onnx", "model.pt2"])
+@pytest.mark.parametrize("name", ["model", "model.onnx"])
 def test_an_output_is_kept_without_overwrite(
     name: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -364,10 +363,7 @@ def test_a_wrong_file_ends_before_the_calibration(
     assert [*tmp_path.iterdir()] == [tmp_path / "folder"]
 
 
-@pytest.mark.parametrize("pool", [*slow("avg"), "query"])
-def test_rare_expressions_gain(
-    pool: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_rare_expressions_gain(drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Menon et al. 2021 by hand: half the logarithm of a label's share in training is
     subtracted from the logit of the label.
     """
@@ -375,7 +371,7 @@ def test_rare_expressions_gain(
     rows = zip(faces.table["label"].to_pylist(), faces.table["split"].to_pylist(), strict=True)
     rare = np.array([label in faces.labels[4:] and split == "train" for label, split in rows])
     faces.select(~rare | (np.arange(len(faces)) % 3 == 0)).write(tmp_path / "faces.parquet")
-    net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": pool}), faces.labels)
+    net = build_model(RegionViTConfig(**{**vars(SMALL), "pool": "query"}), faces.labels)
     torch.nn.init.normal_(net.vit.head.weight, std=0.1)
     logits, _ = labelled_logits(load(net.eval(), "cpu"), tmp_path / "faces.parquet")
     net.vit.head.bias.data -= logits.mean(0)  # otherwise one expression is predicted for all

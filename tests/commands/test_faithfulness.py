@@ -30,7 +30,9 @@ def measured(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFac
     """The files of two faces of a manifest."""
     output = tmp_path_factory.mktemp("measured") / "faces"
     words = ["--checkpoint", checkpoint, "--max_faces", 2, "--output", output]
-    run("faithfulness", drawn / "faces.parquet", *words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
+        run("faithfulness", drawn / "faces.parquet", *words)
     return output
 
 
@@ -179,6 +181,7 @@ def test_the_terms_of_further_heads_are_compared_with_hidden_regions(
         torch.nn.init.zeros_(head.by_face)
     save_network(net.eval(), tmp_path / "model")
 
+    monkeypatch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
     words = ["--checkpoint", tmp_path / "model", "--max_faces", 20, "--output", tmp_path / "m"]
     run("faithfulness", drawn / "faces.parquet", *words)
     terms = json.loads((tmp_path / "m" / "faithfulness.json").read_text())["terms"]

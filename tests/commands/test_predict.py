@@ -6,6 +6,7 @@ import csv
 import errno
 import os
 import re
+import shutil
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -91,10 +92,13 @@ def test_predict_writes_columns_of_confidence(
 
 def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Path) -> None:
     rows = {}
+    (tmp_path / "two").mkdir()
+    for name in ("noise.png", "woman.png"):
+        shutil.copy(photos / name, tmp_path / "two")
     for suffix in (".csv", ".jsonl", ".parquet"):
         words = ("--workers=0", "--detector=yunet")
-        rows[suffix] = predict(photos, DEFAULT_MODEL, tmp_path / f"t{suffix}", *words)
-        assert len(rows[suffix]) == 7
+        rows[suffix] = predict(tmp_path / "two", DEFAULT_MODEL, tmp_path / f"t{suffix}", *words)
+        assert len(rows[suffix]) == 2
         for row in rows[suffix]:  # also photos without a face
             origin = {"model": DEFAULT_MODEL, "detector": "yunet", "fer_vit_version": __version__}
             assert {name: row[name] for name in origin} == origin
@@ -225,7 +229,7 @@ def test_a_dash_prints_the_rows_and_nothing_else(
 
 
 def test_replaced_files_are_noticed_by_their_content(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """A name and a size do not identify a photo or clip; a new time alone does not change it."""
     inputs = tmp_path / "inputs"
@@ -236,6 +240,7 @@ def test_replaced_files_are_noticed_by_their_content(
     write_video(inputs / "d.mp4", faces(1), TIMES)
     write_video(inputs / "e.mp4", [np.zeros((64, 64, 3), np.uint8)] * 6, TIMES)
     words = ["predict", inputs, "--output", tmp_path / "out", "--part_size=1", "--workers=0"]
+    words += ["--checkpoint", checkpoint, *CROPS]
     run(*words)
     original = {path: path.read_bytes() for path in sorted(inputs.iterdir())}
 
@@ -537,6 +542,7 @@ def test_predict_in_python(walk: Path, folder: Path) -> None:
     assert photo.faces[0].frame is photo.faces[0].label_smoothed is None
 
 
+@pytest.mark.slow
 def test_a_real_clip_goes_from_tears_to_laughter(clips: Path) -> None:
     faces = load(device="cpu").predict(clips / "sad_to_happy.mp4", fps=1)
     assert {face.track for face in faces} == {1}
@@ -545,15 +551,14 @@ def test_a_real_clip_goes_from_tears_to_laughter(clips: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("detect_every", [1, 10])
-def test_real_people_keep_their_numbers(detect_every: int, clips: Path) -> None:
+def test_real_people_keep_their_numbers(clips: Path) -> None:
     model = load(device="cpu")
     for name, people in (
         ("sad_to_happy", 1),
         ("head-pose-face-detection-female-and-male", 2),
         ("classroom", 4),
     ):
-        frames = list(model.stream(clips / f"{name}.mp4", detect_every=detect_every))
+        frames = list(model.stream(clips / f"{name}.mp4", detect_every=10))
         assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {
             tuple(range(1, people + 1))
         }

@@ -53,6 +53,7 @@ def test_repeat_scores_each_seed_and_extends_the_table(
     assert (output / "results.md").read_text().count("\n| tiny") == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_repeat_resumes(
     drawn: Path,
     config: Path,
@@ -125,10 +126,11 @@ def test_repeat_refuses(
     assert "none.parquet has a label" in fails(capsys, *words)
 
 
-def test_a_damaged_score_is_named(drawn: Path, config: Path, tmp_path: Path) -> None:
-    output = tmp_path / "repetitions"
-    fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=1, output=output)
-    (scores,) = output.rglob("val.json")
+def test_a_damaged_score_is_named(
+    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    output = shutil.copytree(whole[0], tmp_path / "repetitions")
+    (scores,) = output.glob("*/seed0/val.json")
     for text in ("{", "[]", json.dumps({"seed": 0}), "null", "1e999"):
         scores.write_text(text)
         with pytest.raises(FerVitError, match=r"val\.json"):

@@ -19,7 +19,6 @@ from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
 from fer_vit.visualization import report
 from tests.helpers.commands import CROPS, fails, main, run
-from tests.helpers.marks import slow
 from tests.helpers.models import small_model
 from tests.helpers.videos import write_video
 
@@ -31,9 +30,9 @@ def visualize(images: Path, checkpoint: Path, output: Path, *more: str) -> str:
     return (output / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("method", ["pixels", *slow("relevance", "ablation")])
-def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
-    images = drawn / "faces" / "test"
+def test_a_report_of_crops(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
+    images = drawn / "faces" / "test" / "anger"
+    method = "pixels"
     page = visualize(images, checkpoint, tmp_path / "r", "--method", method, *CROPS)
     count = len(list(images.rglob("*.png")))
     assert page.count('"image":"photos/') == count
@@ -51,7 +50,8 @@ def test_a_report_of_crops(method: str, drawn: Path, checkpoint: Path, tmp_path:
     tables = {"faces.parquet", "heads.csv", "heads_relations.csv", "relations.csv", "shares.csv"}
     assert {path.name for path in (tmp_path / "r").iterdir()} == tables | {"index.html", "photos"}
     for name in tables - {"faces.parquet"}:
-        numbers = pd.read_csv(tmp_path / "r" / name).select_dtypes("float").stack()
+        table = pd.read_csv(tmp_path / "r" / name, float_precision="round_trip")
+        numbers = table.select_dtypes("float").stack().dropna()  # three faces have no interval
         assert len(numbers)
         assert all(float(f"{number:.4g}") == number for number in numbers), "digits of shares"
 
@@ -87,7 +87,7 @@ def test_a_report_is_replaced(
     page.write_text('<meta name="generator" content="fer-vit visualize">')
     assert "exists already" in fails(capsys, "visualize", photos, *words, report)
     assert old.exists()
-    run("visualize", photos, *words, report, "--overwrite")
+    run("visualize", photos, *words, report, "--overwrite", "--method=relevance")
     assert not old.exists()
     assert fails(capsys, "visualize", drawn / "gone", *words, report, "--overwrite")
     (report / "mine.txt").touch()
@@ -107,16 +107,13 @@ def test_a_report_is_replaced(
 @pytest.mark.parametrize(
     "change", [{"regions": (), "tokens": "patch"}, {"labels": "a"}, {"regions": ("mouth",)}]
 )
-@pytest.mark.parametrize("method", ["relevance", *slow("pixels")])
-def test_models_with_little_to_say(
-    change: dict[str, object], method: str, drawn: Path, tmp_path: Path
-) -> None:
+def test_models_with_little_to_say(change: dict[str, object], drawn: Path, tmp_path: Path) -> None:
     net = small_model(
         classifier=("weight",), **{"regions": ("right_eye", "nose", "mouth"), **change}
     )
     save_network(net, tmp_path / "model")
     photo = min((drawn / "faces" / "test").rglob("*.png"))
-    words = ("--method", method, *CROPS)
+    words = ("--method", "relevance", *CROPS)
     assert "<dt>Faces</dt><dd>1</dd>" in visualize(
         photo, tmp_path / "model", tmp_path / "r", *words
     )
@@ -155,7 +152,8 @@ def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "MIN_FACES", 1)
         patch.setattr(report, "SMALL_SIZE", 100)
-        page = visualize(inputs, checkpoint, folder / "r", *CROPS, "--start", "0.1", "--every", "2")
+        words = (*CROPS, "--start=0.1", "--every=2", "--method=relevance")
+        page = visualize(inputs, checkpoint, folder / "r", *words)
     return Report(inputs / "a.mp4", folder / "r", page)
 
 

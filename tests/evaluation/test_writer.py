@@ -14,7 +14,7 @@ from fer_vit.report.results_page import Card, ResultsPage, Section, write_files
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row
 from tests.helpers.browser import (
-    LIGHT_IN_DEFAULT,
+    SCREENS,
     Scheme,
     Tab,
     assert_accessible,
@@ -139,7 +139,7 @@ def test_cells_of_the_matrix_have_their_share_of_the_row(page: Page) -> None:
     assert titles == pytest.approx((100 * row / row.sum())[occurring].tolist(), abs=0.05)
 
 
-@pytest.mark.parametrize(("width", "scheme"), LIGHT_IN_DEFAULT)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
     page, wrong = tab.open(file.as_uri(), width, scheme)
     for folded in page.locator("summary").all():

@@ -43,11 +43,8 @@ def test_impossible_classes_leave_the_explanations_of_possible_ones(method: str)
     "change",
     [
         {"tokens": "patch"},
-        {"tokens": "patch", "pool": "query"},
         {"tokens": "region", "pool": "avg"},
-        {"pool": "additive"},
         {"pool": "query"},
-        {"attention": "additive"},
         {"attention": "gaussian"},
         {"block": "post_norm"},
         {"keep_rate": (1, 0.5, 0.5)},

@@ -81,7 +81,7 @@ def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
-    poses = rng.uniform((-40, -15), (40, 15), (120, 2))
+    poses = rng.uniform((-40, -15), (40, 15), (60, 2))
     heads = (
         turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses)
     )

@@ -10,7 +10,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Dialog, Error, Locator, Page, expect, sync_playwright
 
-from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE, wait_until
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
@@ -18,11 +17,8 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 which takes the others as long as the page.
 """
 Scheme = Literal["light", "dark"]
-LIGHT_IN_DEFAULT = [(1280, "light"), *slow((390, "dark"), (1280, "dark"), (390, "light"))]
-DARK_IN_DEFAULT = [(390, "dark"), *slow((1280, "light"), (1280, "dark"), (390, "light"))]
-"""Widths and colour schemes of pages: the default tests of one page have a wide light screen, those
-of another a small dark one.
-"""
+SCREENS = [(1280, "light"), (390, "dark")]
+"""Widths and colour schemes of pages: a desktop, and a phone at night."""
 
 
 class Tab:

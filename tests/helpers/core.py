@@ -3,6 +3,7 @@
 The variable CORE_PYTHON names the Python of a real installation, which is used instead.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -35,6 +37,22 @@ class Visible:
 
 
 sys.meta_path[:] = map(Visible, sys.meta_path)
+"""
+
+
+RUN = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from fer_vit.cli import main
+
+for words in json.loads(sys.argv[1]):
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
 """
 
 
@@ -104,3 +122,21 @@ def run_in_core(
         capture_output=True,
         text=True,
     )
+
+
+class Done(NamedTuple):
+    """What a command of the core ended with."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_commands_in_core(
+    lines: Iterable[str], folder: Path, also_hidden: Iterable[str] = ()
+) -> list[Done]:
+    """Runs commands in one process of a core installation, one after the other."""
+    words = json.dumps([line.split() for line in lines])
+    process = run_in_core(["-c", RUN, words], folder, also_hidden)
+    assert process.returncode == 0, process.stderr
+    return [Done(*json.loads(line)) for line in process.stdout.splitlines()]

@@ -79,7 +79,7 @@ def test_a_copy_in_a_folder_is_no_input(
     codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(annotate, "CODECS", (codec,))
-    write_numbered(tmp_path / "clip.mp4", [n / 10 for n in range(200)])
+    write_numbered(tmp_path / "clip.mp4", [n / 10 for n in range(20)])
     annotate_all(tmp_path / "clip.mp4", tmp_path / "marked.mp4")
     for name in ("clip.Marked.MP4", "marked.mov", "unmarked.mp4"):
         (tmp_path / name).touch()

@@ -298,7 +298,7 @@ def test_the_title_of_an_explanation_is_the_class_that_its_heat_explains(
     before = faces[0].label
     possible = [label for label in model.labels if label != before]
     model.change_prior(None, possible)
-    explanations = model.explain(faces[0])
+    explanations = model.explain(faces[0], "relevance")
     explained = model.labels[int(explanations.probabilities[0].argmax())]
     explanations.plot(file=tmp_path / "why.svg")
     text = (tmp_path / "why.svg").read_text("utf-8")

@@ -24,7 +24,7 @@ from fer_vit.report.records import (
 )
 from fer_vit.stats.estimate import Estimate
 from fer_vit.visualization.mean_faces import mean_face
-from tests.helpers.browser import LIGHT_IN_DEFAULT, Scheme, Tab, assert_accessible, loaded
+from tests.helpers.browser import SCREENS, Scheme, Tab, assert_accessible, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE
@@ -342,7 +342,7 @@ def test_averages_have_the_same_picture_with_intervals_on_demand(
     assert wrong == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), LIGHT_IN_DEFAULT)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
     page, wrong = tab.open(file.as_uri(), width, scheme)
     page.locator(".help summary").click()

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from fer_vit.heads import HEADS
 from fer_vit.report.records import save_face
-from tests.helpers.browser import DARK_IN_DEFAULT, Scheme, Tab, assert_accessible
+from tests.helpers.browser import SCREENS, Scheme, Tab, assert_accessible
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
 
 FIXED = {
@@ -138,7 +138,7 @@ def test_a_head_without_a_chart_of_its_kind_has_bars_and_terms(tab: Tab, file: P
     assert wrong == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), DARK_IN_DEFAULT)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_axe_finds_no_violation(width: int, scheme: Scheme, tab: Tab, file: Path) -> None:
     page, wrong = tab.open(file.as_uri(), width, scheme)
     details = page.locator(".face details")

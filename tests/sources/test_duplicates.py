@@ -201,7 +201,7 @@ def seen(photo: Image, box: Array, name: str, split: Split, rng: np.random.Gener
     )
 
 
-@pytest.mark.parametrize("size", [85, 125, 175, 250, 325])
+@pytest.mark.parametrize("size", [85, 175, 325])
 def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.Generator) -> None:
     rows = []
     copied = []

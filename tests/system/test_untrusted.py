@@ -55,7 +55,7 @@ def test_a_death_is_an_error_and_the_next_file_is_parsed() -> None:
 
 def test_a_child_waits_longer_than_the_last_file_may_take() -> None:
     (first,) = parsed(map, call, [os.getpid], seconds=1)
-    time.sleep(3)
+    time.sleep(1.5)
     assert parsed(map, call, [os.getpid]) == [first]
 
 

@@ -23,6 +23,7 @@ import pytest
 from fer_vit.errors import FerVitError
 from fer_vit.tables import json_lines, layout, read
 from fer_vit.tables.read import is_table, read_table
+from tests.helpers.marks import slow
 
 ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
 
@@ -41,9 +42,15 @@ def book(path: Path, *rows: list[Any], sheets: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(
+    ("separator", "ending", "encoding"),
+    [
+        (",", "\n", "utf-8"),
+        (";", "\r\n", "utf-8-sig"),
+        ("\t", "\r\n", "utf-16"),
+        (";", "\r", "cp1252"),
+    ],
+)
 def test_text_in_any_encoding_with_any_separator(
     separator: str, ending: str, encoding: str, tmp_path: Path
 ) -> None:
@@ -291,7 +298,7 @@ def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
     assert "row 1 " in table.source.row_name(2)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl", "xlsx"])
+@pytest.mark.parametrize("suffix", ["jsonl", *slow("csv", "parquet", "xlsx")])
 def test_columns_are_limited(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t.{suffix}"
     for columns in (10_000, 10_001):
@@ -320,6 +327,7 @@ def test_cells_are_limited(rows: int, columns: int, tmp_path: Path) -> None:
         read_table(path)
 
 
+@pytest.mark.slow
 def test_the_table_of_a_day_of_videos_is_read(tmp_path: Path) -> None:
     """10 hours of 30 frames per second: 97 million cells besides the features."""
     rows = 1_080_000

@@ -135,12 +135,12 @@ class NoSpec(FaceDataModule):
         super().__init__(manifest)
 
 
-class PrintEpoch(Callback):
+class NoteEpoch(Callback):
     def __init__(self, word: str = "epoch"):
         self.word = word
 
-    def on_train_epoch_end(self, trainer, pl_module):
-        print(f"{self.word} {trainer.current_epoch}")
+    def state_dict(self):
+        return {"word": self.word}
 
 
 class Broken(FERTask):
@@ -192,8 +192,17 @@ def train(module: str, drawn: Path, runs: Path) -> Train:
     return train_class
 
 
-def test_fit_trains_a_class_with_its_own_and_inherited_options(train: Train) -> None:
-    checkpoint = load_checkpoint(train("FocalTask", "--model.gamma=3", "--model.lr=0.01"))
+@pytest.fixture
+def focal(train: Train, tmp_path: Path) -> Path:
+    """A checkpoint of FocalTask, trained with a callback of the current folder."""
+    entry = "{class_path: my_tasks.NoteEpoch, init_args: {word: ended}}"
+    (tmp_path / "own.yaml").write_text(f"trainer: {{callbacks: [{entry}]}}\n")
+    return train("FocalTask", "--config=own.yaml", "--model.gamma=3", "--model.lr=0.01")
+
+
+def test_fit_trains_a_class_with_its_own_and_inherited_options(focal: Path) -> None:
+    checkpoint = load_checkpoint(focal)
+    assert checkpoint["callbacks"]["NoteEpoch"] == {"word": "ended"}
     hyper = checkpoint["hyper_parameters"]
     assert hyper["gamma"] == 3.0
     assert hyper["lr"] == 0.01
@@ -202,10 +211,9 @@ def test_fit_trains_a_class_with_its_own_and_inherited_options(train: Train) -> 
 
 @pytest.mark.slow
 def test_a_run_resumes_only_with_its_class(
-    train: Train, drawn: Path, capsys: pytest.CaptureFixture
+    focal: Path, drawn: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    best = train("FocalTask")
-    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--ckpt_path={best}"]
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--ckpt_path={focal}"]
     words.append("--trainer.max_epochs=2")
     assert "my_tasks.FocalTask" in fails(capsys, "fit", *words)
     assert "my_tasks.FocalTask" in fails(capsys, "validate", *words[:-1])
@@ -270,22 +278,15 @@ def test_a_data_module_streams_faces_that_are_not_in_the_manifest(
     assert load_checkpoint(last)["global_step"] == 3
 
 
-def test_a_data_module_changes_what_is_learned(
-    module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_data_modules_that_do_not_fit_are_named(
+    module: str, drawn: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    weights = []
-    for darker in (0, 1):
-        words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--data=my_tasks.MyData"]
-        words += [f"--data.darker={darker}", f"--trainer.logger.init_args.save_dir={tmp_path}"]
-        run("fit", *words, f"--trainer.logger.init_args.name={darker}")
-        (last,) = (tmp_path / str(darker)).rglob("last.ckpt")
-        weights.append(load_checkpoint(last)["state_dict"]["net.vit.head.weight"])
-    assert not torch.equal(*weights)
     words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
     assert "`spec` of FaceDataModule" in fails(capsys, "fit", *words, "--data=my_tasks.NoSpec")
     assert "MyData" in fails(capsys, "fit", *words, "--data=my_tasks.MyDat")
 
 
+@pytest.mark.slow
 def test_repeat_trains_with_a_data_module(module: str, drawn: Path, tmp_path: Path) -> None:
     words = [word for word in TINY if "progress" not in word]
     run(
@@ -298,33 +299,15 @@ def test_repeat_trains_with_a_data_module(module: str, drawn: Path, tmp_path: Pa
     assert load_checkpoint(last)["data_class"] == "my_tasks.MyData"
 
 
-@pytest.mark.parametrize("in_config", [False, True])
-def test_a_callback_of_the_current_folder_is_found(
-    in_config: bool, module: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
-    words.append(f"--trainer.logger.init_args.save_dir={tmp_path}")
-    if in_config:
-        config = tmp_path / "own.yaml"
-        entry = "{class_path: my_tasks.PrintEpoch, init_args: {word: ended}}"
-        config.write_text(f"trainer: {{callbacks: [{entry}]}}\n")
-        words.append(f"--config={config}")
-    else:
-        words += ["--trainer.callbacks+=my_tasks.PrintEpoch", "--trainer.callbacks.word=ended"]
-    run("fit", *words)
-    assert "ended 0" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--trainer.callbacks+=my_task.PrintEpoch"], ["No module named", "my_task.PrintEpoch"]),
+        (["--trainer.callbacks+=my_task.NoteEpoch"], ["No module named", "my_task.NoteEpoch"]),
         (["--trainer.callbacks+=my_tasks.Print"], ["my_tasks.Print"]),
-        (["--trainer.callbacks+=EarlyStoping"], ["my_module.MyClass", "EarlyStoping"]),
         (["--trainer.callbacks+=my_tasks.MyData"], ["my_module.MyClass", "my_tasks.MyData"]),
         (
-            ["--trainer.callbacks+=my_tasks.PrintEpoch", "--trainer.callbacks.wort=x"],
-            ["my_tasks.PrintEpoch", "wort"],
+            ["--trainer.callbacks+=my_tasks.NoteEpoch", "--trainer.callbacks.wort=x"],
+            ["my_tasks.NoteEpoch", "wort"],
         ),
         (["--trainer.logger=my_tasks.Nothing"], ["my_tasks.Nothing"]),
     ],
@@ -338,9 +321,8 @@ def test_the_error_about_a_class_is_true(
     assert "a list" not in line
 
 
-def test_without_the_class_a_line_names_it(train: Train, caplog: pytest.LogCaptureFixture) -> None:
-    best = train("FocalTask")
-    assert load(best).labels == load(load_custom(best, "my_tasks.FocalTask")).labels
+def test_without_the_class_a_line_names_it(focal: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert load(focal).labels == load(load_custom(focal, "my_tasks.FocalTask")).labels
     assert "my_tasks.FocalTask" in caplog.text
 
 
@@ -463,20 +445,16 @@ def test_load_custom_refuses_checkpoints_of_other_classes(
         load_custom(tmp_path / "none.ckpt", "my_tasks.WideHeadTask")
 
 
-def test_load_custom_refuses_hostile_sizes(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = torch.load(train("FocalTask"), weights_only=True)
+def test_load_custom_refuses_hostile_sizes(focal: Path, tmp_path: Path) -> None:
+    content = torch.load(focal, weights_only=True)
     content["hyper_parameters"]["network"] |= {"embed_dim": 16384, "depth": 40}
     torch.save(content, tmp_path / "huge.ckpt")
     with pytest.raises(ModelError, match="weights"):
         load_custom(tmp_path / "huge.ckpt", "my_tasks.FocalTask")
 
 
-def test_a_checkpoint_never_names_what_is_imported(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = torch.load(train("FocalTask"), weights_only=True)
+def test_a_checkpoint_never_names_what_is_imported(focal: Path, tmp_path: Path) -> None:
+    content = torch.load(focal, weights_only=True)
     (tmp_path / "my_trap.py").write_text("raise SystemExit('imported')\n")
     content["task_class"] = "my_trap.Task"
     content["hyper_parameters"] |= {"_class_path": "my_trap.Task", "_instantiator": "my_trap.build"}

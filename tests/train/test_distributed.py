@@ -116,27 +116,21 @@ def one_val_face(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], TORCHRUN], ids=["lightning", "torchrun"])
-def test_a_killed_process_ends_a_run_that_resumes(
-    launcher: list[str], one_val_face: Path, tmp_path: Path
-) -> None:
+def test_a_killed_process_ends_a_run_that_resumes(one_val_face: Path, tmp_path: Path) -> None:
     words = options(
         one_val_face, tmp_path, *TWO, "--trainer.max_epochs=3", "--trainer.limit_train_batches=3"
     )
-    status, _, err = run(
-        "fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne", launcher=launcher
-    )
+    status, _, err = run("fit", *words, "--trainer.callbacks+=tests.helpers.callbacks.KillOne")
     assert status != 0, err
     last = tmp_path / "default" / "version_0" / "checkpoints" / "last.ckpt"
     assert load_checkpoint(last)["global_step"] == 3
     (accuracy,) = EventAccumulator(str(last.parents[1])).Reload().Scalars("val/accuracy")
     assert accuracy.value in (0, 1)
-    if not launcher:
-        status, _, err = run("fit", *words, f"--ckpt_path={last}")
-        assert status == 0, err
-        saved = load_checkpoint(tmp_path / "default" / "version_1" / "checkpoints" / "last.ckpt")
-        assert saved["epoch"] == 2
-        assert saved["global_step"] == 9
+    status, _, err = run("fit", *words, f"--ckpt_path={last}")
+    assert status == 0, err
+    saved = load_checkpoint(tmp_path / "default" / "version_1" / "checkpoints" / "last.ckpt")
+    assert saved["epoch"] == 2
+    assert saved["global_step"] == 9
 
 
 @pytest.mark.slow

@@ -42,40 +42,28 @@ def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
     return build_run
 
 
-@pytest.fixture
-def mixed_run(build: Build, checkpoint: Path, tmp_path: Path) -> SimpleNamespace:
-    """A run with options of a checkpoint, of a config, and of the command line."""
+def test_words_win_over_configs_and_configs_over_the_checkpoint(
+    build: Build, checkpoint: Path, tmp_path: Path
+) -> None:
     network = {"dropout": 0.1, "drop_path_rate": 0.1}
     config = {"model": {"warmup": 0.3, "min_lr": 0.3, "network": network}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     words = ["--model.min_lr=0.4", "--model.network.dropout=0.2", f"--ckpt_path={checkpoint}"]
-    return build("--config", tmp_path / "mine.yaml", *words)
-
-
-def test_words_win_over_configs_and_configs_over_the_checkpoint(mixed_run: SimpleNamespace) -> None:
-    hparams = mixed_run.model.hparams
-    assert hparams["warmup"] == 0.3
-    assert hparams["min_lr"] == 0.4
-    assert hparams["lr"] == 1e-3
-    network = mixed_run.model.net.config
+    run = build("--config", tmp_path / "mine.yaml", *words)
+    assert run.model.hparams["warmup"] == 0.3
+    assert run.model.hparams["min_lr"] == 0.4
+    assert run.model.hparams["lr"] == 1e-3
+    network = run.model.net.config
     assert network.dropout == 0.2
     assert network.drop_path_rate == 0.1
 
-
-def test_a_run_has_the_architecture_of_its_checkpoint(
-    mixed_run: SimpleNamespace, checkpoint: Path
-) -> None:
-    assert mixed_run.options == {"ckpt_path": str(checkpoint)}
-    network = mixed_run.model.net.config
+    assert run.options == {"ckpt_path": str(checkpoint)}
     assert network.img_size == 32
     assert network.patch_size == 8
     assert network.embed_dim == 32
     assert network.depth == 2
     assert network.num_heads == 2
-
-
-def test_a_run_is_logged_under_the_name_of_its_config(mixed_run: SimpleNamespace) -> None:
-    assert Path(mixed_run.trainer.logger.root_dir) == Path("runs/mine")
+    assert Path(run.trainer.logger.root_dir) == Path("runs/mine")
 
 
 def test_checkpoints_of_configs(
@@ -92,8 +80,7 @@ def test_checkpoints_of_configs(
 @pytest.mark.parametrize(
     ("words", "task"),
     [
-        ("--config=a.yaml -c c.yaml", MaskedPretraining),
-        ("--config=a.yaml --config=b.yaml", FERTask),
+        ("--config=a.yaml --config=b.yaml -c c.yaml", FERTask),
         ("--task=pretraining --config=b.yaml", MaskedPretraining),
     ],
 )
@@ -125,9 +112,7 @@ def test_model_and_data_agree_on_the_crop(build: Build, checkpoint: Path) -> Non
     assert run.model.labels == run.data.labels
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("lr", "high"), ("template", [[0.1, 0.2, 0.3]]), ("colour", 1)]
-)
+@pytest.mark.parametrize(("name", "value"), [("template", [[0.1, 0.2, 0.3]]), ("colour", 1)])
 def test_settings_in_a_checkpoint_are_checked_like_words(
     name: str,
     value: object,
@@ -160,25 +145,9 @@ def test_a_resumed_run_needs_no_pretrained_weights(
     assert build(*words).model.net.config.pretrained is False
 
 
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("--data.batch_size=0", "data.batch_size"),
-        ("--model.network.num_heads=0", "network.num_heads"),
-        ("--trainer.devices=0", "devices"),
-        (
-            "--trainer.precision=bf16-true",
-            "bf16-true",
-        ),
-        ("--trainer.precision=64", "trainer.precision"),
-    ],
-)
-def test_options_out_of_range(
-    option: str, words: str, drawn: Path, capsys: pytest.CaptureFixture
-) -> None:
-    assert words in fails(
-        capsys, "fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", option
-    )
+def test_a_precision_of_all_weights_is_refused(drawn: Path, capsys: pytest.CaptureFixture) -> None:
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.precision=bf16-true"]
+    assert "bf16-true" in fails(capsys, "fit", *words)
 
 
 def test_runs_without_logger_and_without_checkpoints(
@@ -187,13 +156,10 @@ def test_runs_without_logger_and_without_checkpoints(
     monkeypatch.chdir(tmp_path)
     words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.logger=false"]
     assert train(words).endswith("best.ckpt")
-    assert train([*words, "--trainer.enable_checkpointing=false"]) == ""  # in the same folder
     assert [path.name for path in tmp_path.glob("*.yaml")] == []
     monkeypatch.chdir(tmp_path.parent)
     place = f"--trainer.logger.init_args.save_dir={tmp_path / 'logs'}"
     assert train([*words[:-1], place, "--trainer.enable_checkpointing=false"]) == ""
-    assert train([*words, "--checkpoint.save_top_k=0"]) == ""
-    assert train([*words, "--trainer.fast_dev_run=true"]) == ""
     assert not [*(tmp_path / "logs").rglob("*.ckpt")]
     printed = capsys.readouterr()
     assert "error" not in printed.err
@@ -201,10 +167,8 @@ def test_runs_without_logger_and_without_checkpoints(
     assert "No best checkpoint" not in printed.out
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet18", "swin_tiny_patch4_window7_224", "eva02_tiny_patch14_224"]
-)
-def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line(name: str) -> None:
+def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line() -> None:
+    name = "swin_tiny_patch4_window7_224"
     with pytest.raises(FerVitError, match=f"vision transformer .*{name}"):
         build_model(RegionViTConfig(backbone=name, tokens="patch"), "abc")
 
@@ -244,13 +208,12 @@ def test_a_network_without_regions_is_refused(
     assert "--model.network.tokens both" in line
 
 
-@pytest.mark.parametrize("group", ["model", "data", "trainer", "checkpoint"])
 def test_a_config_with_an_empty_group_is_named(
-    group: str, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "mine.yaml"
-    config.write_text(f"seed_everything: 1\n{group}:\n")
+    config.write_text("seed_everything: 1\nmodel:\n")
     words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", f"--config={config}"]
     line = fails(capsys, *words)
-    assert f"`{group}:`" in line
+    assert "`model:`" in line
     assert str(config) in line

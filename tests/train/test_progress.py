@@ -13,7 +13,6 @@ from tests.helpers.commands import TINY, run
     [
         ([], ["1 of 2", "2 of 2"]),
         (["--trainer.max_epochs=-1", "--trainer.max_steps=3"], ["1", "2"]),
-        (["--trainer.limit_val_batches=0"], ["1 of 2", "2 of 2"]),
     ],
 )
 def test_fit_prints_a_line_for_each_epoch(
@@ -31,7 +30,7 @@ def test_fit_prints_a_line_for_each_epoch(
     assert [line.partition(":")[0] for line in lines] == [f"Epoch {name}" for name in epochs]
     for line in lines:
         assert re.search(r"loss \d", line)
-        assert ("val/accuracy 0." in line) == ("limit_val_batches" not in str(options))
+        assert "val/accuracy 0." in line
         assert re.search(r"\d:\d\d:\d\d left$", line)
     assert lines[-1].endswith("0:00:00 left")
     assert "it/s" not in printed.out + printed.err

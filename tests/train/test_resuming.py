@@ -44,14 +44,9 @@ def half(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        (["--trainer.max_epochs=4"], 16),
         (["--trainer.max_epochs=4", "--data.batch_size=16"], 12),
-        (["--trainer.max_epochs=4", "--data.batch_size=4"], 26),
-        (["--trainer.max_epochs=4", "--trainer.accumulate_grad_batches=2"], 12),
         (["--trainer.max_epochs=4", "--trainer.accumulate_grad_batches=3"], 12),
-        (["--trainer.max_epochs=4", "--trainer.limit_train_batches=1"], 10),
         (["--trainer.max_epochs=9", "--trainer.max_steps=11"], 11),
-        (["--trainer.max_epochs=3", "--model.warmup=0.9"], 12),
     ],
 )
 def test_the_rate_ends_with_the_last_step_of_a_resumed_run(
@@ -83,17 +78,14 @@ def test_the_settings_of_a_resumed_run_are_used_from_its_first_step(
     assert decays == {0.0, 0.2}
 
 
-@pytest.mark.parametrize(
-    "teacher", ["user/name", "/nowhere/victim.ckpt", "https://host.invalid/model"]
-)
 def test_a_checkpoint_names_no_teacher(
-    teacher: str,
     half: Path,
     faces: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
+    teacher = "https://host.invalid/model"
     loaded = Mock(side_effect=AssertionError)
     monkeypatch.setattr("fer_vit.train.teachers.load_network", loaded)
     checkpoint = load_checkpoint(half)
@@ -115,9 +107,7 @@ def test_a_checkpoint_names_no_teacher(
     ("options", "parts"),
     [
         (["--model.freeze=encoder"], ["`--model.freeze none`", "`--model.init {half}`"]),
-        (["--model.freeze=stem"], ["`--model.freeze none`", "`--model.init {half}`"]),
         ([f"--trainer.max_epochs={EPOCHS}"], ["`--trainer.max_epochs` is 2", "best.ckpt"]),
-        (["--trainer.max_epochs=1"], ["`--trainer.max_epochs` is 1", "best.ckpt"]),
         (["--trainer.max_epochs=-1", f"--trainer.max_steps={STEPS}"], ["max_steps"]),
     ],
 )
@@ -166,6 +156,7 @@ def test_the_tuner_finds_a_rate_with_which_a_run_starts(faces: Path, tmp_path: P
     assert len(rates) == STEPS
 
 
+@pytest.mark.slow
 def test_fit_finds_a_learning_rate(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +171,7 @@ def test_fit_finds_a_learning_rate(
     )
 
 
+@pytest.mark.slow
 def test_fit_finds_a_batch_size(
     faces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
