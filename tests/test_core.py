@@ -51,8 +51,8 @@ COMMANDS = [
     ("prepare --help", [*STATISTICS, *SERVER, *VIDEO]),
     ("evaluate --help", [*SERVER, *VIDEO]),
     ("compare --help", [*SERVER, *VIDEO]),
-    ("predict photo.png", [*STATISTICS, *SERVER, *VIDEO]),
-    ("predict photo.png --output faces.xlsx", [*STATISTICS, *SERVER, *VIDEO]),
+    ("predict photo.png", ["pyarrow", *STATISTICS, *SERVER, *VIDEO]),
+    ("predict photo.png --features --output faces.xlsx", [*STATISTICS, *SERVER, *VIDEO]),
     ("prepare drawn faces faces.parquet --count 8", [*STATISTICS, *SERVER, *VIDEO]),
     (
         f"evaluate {INPUTS}/predictions.csv --labels {INPUTS}/truth.csv --columns "
