@@ -1,7 +1,13 @@
 """fer-vit: a Lightning-based vision transformer toolkit for facial expression recognition."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Intel's library rounds resized and rotated images differently on each processor, which changed
+# probabilities by up to 0.03. OpenCV's own code computes the same on all of them. OpenCV reads the
+# variable at the first image.
+os.environ["OPENCV_IPP"] = "disabled"
 
 if TYPE_CHECKING:
     from fer_vit.commands.compare import compare as compare

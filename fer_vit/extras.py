@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from fer_vit.errors import FerVitError
 
@@ -85,6 +84,9 @@ def command_for(source: dict[str, Any] | None, extra: str) -> str:
         return f'pip install "fer-vit[{extra}]"'
     url = source["url"]
     if source.get("dir_info", {}).get("editable"):
+        # not at the top: it imports http, ssl and email
+        from urllib.request import url2pathname
+
         folder = url2pathname(urlsplit(url).path)
         return f'pip install -e "{folder}[{extra}]"'
     if "vcs_info" in source:

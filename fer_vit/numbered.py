@@ -3,13 +3,14 @@
 import re
 from typing import NamedTuple
 
+PART = "part"  # the kind of the numbered tables of `predict`: part-00000-of-00002.parquet
 NUMBERED = re.compile(r"(\w+)-(\d{5,})-of-(\d{5,})\.parquet")
 
 
 class NumberedName(NamedTuple):
     """What the name of a numbered file states."""
 
-    kind: str  # `part`, or the split of a manifest
+    kind: str  # `PART`, or the split of a manifest
     number: int  # from 0
     total: int  # how many files of this kind there are
 

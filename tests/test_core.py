@@ -51,9 +51,10 @@ COMMANDS = {
         ["--version", "--help"],
         ["cv2", "numpy", "onnxruntime", "pyarrow", *STATISTICS, *SERVER, *VIDEO],
     ),
+    "a photo": (["predict photo.png"], ["pyarrow", *STATISTICS, *SERVER, *VIDEO]),
     "photos": (
         [
-            "predict photo.png --output faces.xlsx",
+            "predict photo.png --features --output faces.xlsx",
             "predict photo.png --overwrite",
             "configs",
             "models",

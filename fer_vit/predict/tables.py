@@ -12,8 +12,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, MarkedCopyError, short
@@ -22,7 +20,7 @@ from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.listing import system_entry
-from fer_vit.numbered import numbered_name
+from fer_vit.numbered import PART, numbered_name
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
@@ -33,9 +31,7 @@ from fer_vit.predict.shots import Cuts
 from fer_vit.predict.stamps import is_unchanged
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
-from fer_vit.report.table import INPUTS_KEY, read_facts, write_fields
-from fer_vit.tables.expressions import LABELS_FACT
-from fer_vit.tables.parts import PART
+from fer_vit.report.table import INPUTS_KEY, LABELS_FACT, read_facts, write_fields
 from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
@@ -233,6 +229,10 @@ def check_written_tables(
 
 def _check_written_table(table: Path, images: Sequence[str], facts: Mapping[str, str]) -> Checked:
     """Checks that a table has the facts, and the rows of each image once and in order."""
+    # not at the top: one table needs no Parquet reader
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(table) as file:
             recorded = read_facts(file.schema_arrow.metadata or {})
@@ -281,6 +281,8 @@ def check_unchanged(
 
 def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
     """Reads the people in videos from finished tables; `columns` are outputs of further heads."""
+    import pyarrow.parquet as pq
+
     people = People(outputs=columns, threshold=outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
@@ -302,7 +304,7 @@ def _write_tables(
 
     With `videos`, the tables have the columns of videos.
     """
-    features = model.net.vit.embed_dim if outputs.features else 0
+    features = model.engine.width if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
     chosen = choose_fields(fields, outputs.heads)
     counts = Counts()

@@ -13,15 +13,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol, TextIO
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from fer_vit.errors import printable
 from fer_vit.fields import NUMBER, NUMBER_FORMATS, Cell, Field
 from fer_vit.files import atomic_write, cannot_write
 from fer_vit.texts import as_text, json_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -29,6 +29,7 @@ STDOUT = Path("-")  # the path of a table in JSON Lines that is printed
 MAX_PENDING_ROWS = 5_000  # rows of a Parquet file that are held in memory before they are written
 FACTS_KEY = "predictions"  # the key of the metadata that records how predictions were made
 INPUTS_KEY = "inputs"  # the key of the metadata that records which files were read
+LABELS_FACT = "labels"  # the record of the expressions, one of the facts
 LINE_BYTES = 2**16  # size of the write buffer of a live table; the buffer is flushed at line ends
 MAX_SHEET_ROWS = 1_048_576  # most rows of a sheet in Excel and LibreOffice, including the header
 NOT_IN_WORKBOOK = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]")
@@ -118,6 +119,8 @@ class ParquetFile:
     """Parquet with unrounded numbers; rows are written in groups of about `MAX_PENDING_ROWS`."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
+        import pyarrow.parquet as pq  # not at the top: other formats don't need it
+
         self._layout = layout
         # This metadata makes pandas read integers with empty cells as Int64, not as float.
         columns = []
@@ -354,17 +357,21 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items()}
 
 
-def arrow_schema(columns: Mapping[str, type]) -> pa.Schema:
+def arrow_schema(columns: Mapping[str, type]) -> "pa.Schema":
     """Returns the Arrow schema of columns; `columns` has type (str, int, float or bool) by name."""
+    import pyarrow as pa  # not at the top: only Parquet and tables in Python need it
+
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     return pa.schema([(name, types[cell_type]) for name, cell_type in columns.items()])
 
 
-def arrow_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+def arrow_table(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema") -> "pa.Table":
     """Returns rows of cells by column as an Arrow table.
 
     A missing cell is null. Bytes of file names that are invalid Unicode are escaped.
     """
+    import pyarrow as pa
+
     escaped = []
     for row in rows:
         cells = dict(row)

@@ -5,10 +5,9 @@ import json
 from fer_vit.errors import TableError, short
 from fer_vit.fields import PROBABILITY, SMOOTHED, SMOOTHED_LABEL
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
+from fer_vit.report.table import LABELS_FACT
 from fer_vit.tables.cells import read_names
 from fer_vit.tables.read import Table
-
-LABELS_FACT = "labels"  # the record of the expressions in the metadata of a Parquet file
 
 
 def find_labels(table: Table) -> list[str]:

@@ -5,10 +5,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from fer_vit.errors import TableError
-from fer_vit.numbered import parse_numbered_name
+from fer_vit.numbered import PART, parse_numbered_name
 from fer_vit.tables.read import Table, is_table, read_table
-
-PART = "part"  # the kind of the numbered tables of `predict`: part-00000-of-00002.parquet
 
 
 def is_predictions(path: Path) -> bool:

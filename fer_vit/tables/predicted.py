@@ -11,6 +11,7 @@ from fer_vit.errors import TableError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import PROBABILITY, SMOOTHED_LABEL, is_feature, is_output, table_columns
 from fer_vit.geometry import Array, Mask
+from fer_vit.report.table import LABELS_FACT
 from fer_vit.tables.cells import (
     BadCellError,
     check_magnitude,
@@ -20,7 +21,7 @@ from fer_vit.tables.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.tables.expressions import LABELS_FACT, find_labels
+from fer_vit.tables.expressions import find_labels
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.parts import read_table_or_folder
 from fer_vit.tables.paths import one_spelling
