@@ -80,11 +80,10 @@ function context(canvas: OffscreenCanvas): OffscreenCanvasRenderingContext2D {
   return found;
 }
 
-/** The pixels of a bitmap or frame, as the browser shows it. */
-function pixelsOf(bitmap: ImageBitmap | VideoFrame): Picture {
-  const [width, height] = 'width' in bitmap ? [bitmap.width, bitmap.height] : [bitmap.displayWidth, bitmap.displayHeight];
+function pixelsOf(bitmap: ImageBitmap): Picture {
+  const { width, height } = bitmap;
   const drawn = context(new OffscreenCanvas(width, height));
-  drawn.drawImage(bitmap, 0, 0, width, height);
+  drawn.drawImage(bitmap, 0, 0);
   bitmap.close();
   return drawn.getImageData(0, 0, width, height);
 }
@@ -146,7 +145,7 @@ async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
   switch (ask.kind) {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask.file);
-    case 'frame': return read(pixelsOf(ask.frame));
+    case 'frame': return read(pixelsOf(ask.bitmap));
   }
 }
 
