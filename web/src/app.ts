@@ -57,25 +57,24 @@ function add(more: Row[]): void {
   find('.count').textContent = `${rows.length} ${rows.length === 1 ? 'row' : 'rows'}, ${countOf(faces)}`;
 }
 
-/** Width times height of a photo, without decoding it; null if it is none. */
-function pixelsOf(file: Blob): Promise<[number, number] | null> {
+/** Width and height of a photo; browsers decode its pixels only when they show it. */
+function sizeOf(file: Blob): Promise<{ width: number; height: number }> {
   const image = new Image();
   const address = URL.createObjectURL(file);
-  return new Promise(done => {
-    image.onload = () => done([image.naturalWidth, image.naturalHeight]);
-    image.onerror = () => done(null);
+  return new Promise<{ width: number; height: number }>((done, fail) => {
+    image.onload = () => done({ width: image.naturalWidth, height: image.naturalHeight });
+    image.onerror = () => fail(new Refusal('not an image that this browser can decode'));
     image.src = address;
-  }).finally(() => URL.revokeObjectURL(address)) as Promise<[number, number] | null>;
+  }).finally(() => URL.revokeObjectURL(address));
 }
 
 async function readPhoto(file: Blob, name: string): Promise<void> {
-  const size = await pixelsOf(file);
-  if (size === null) throw new Refusal('not an image that this browser can decode');
-  if (size[0] * size[1] > MAX_PIXELS) {
-    const [width, height] = size.map(side => side.toLocaleString('en'));
-    throw new Refusal(`too large: ${width} x ${height} pixels, the limit is ${MAX_PIXELS / 1e6} megapixels`);
+  const { width, height } = await sizeOf(file);
+  if (width * height > MAX_PIXELS) {
+    const size = `${width.toLocaleString('en')} x ${height.toLocaleString('en')} pixels`;
+    throw new Refusal(`too large: ${size}, the limit is ${MAX_PIXELS / 1e6} megapixels`);
   }
-  const found = await client.ask('photo', { file });
+  const found = await client.ask('photo', { file, width, height });
   if (stopped) return;
   add(rowsOf({ path: name }, found.faces, facts));
   files.append(photoSection(name, found.picture, found, facts, files.childElementCount < OPEN));
