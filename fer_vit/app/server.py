@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from fastapi.exceptions import RequestValidationError
 from PIL import Image as Pil
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from fer_vit.app.api import ERROR_STATUSES, Health, Problem, add_jobs, add_results
@@ -43,6 +45,7 @@ PICTURE_TIMEOUT = 10.0  # seconds of waiting for a new picture, after which the 
 MAX_BARS = 8  # most faces with bars of all expressions on the page
 # Most connections at a time: more than `MAX_JOBS`, so that pages are sent while uploads arrive.
 MAX_CONNECTIONS = 640
+WEB = Path(__file__).parents[2] / "build" / "web"  # what `make web` builds in fer-vit's folder
 
 
 class Timing(NamedTuple):
@@ -129,10 +132,12 @@ def create_app(
     service: Jobs | LivePage,
     hosts: Collection[str] = (),
     public: PublicAddress | None = None,
+    web: Path | None = None,
 ) -> ASGIApp:
     """Returns the ASGI app of the upload page and its API, or of the camera page.
 
-    Clients may use `hosts` or the `public` address of a reverse proxy as host names.
+    Clients may use `hosts` or the `public` address of a reverse proxy as host names. The upload
+    page links the page that computes in the visitor's browser, whose folder is `web`.
     """
     app = FastAPI(
         title="fer-vit",
@@ -152,18 +157,46 @@ def create_app(
         for path in ("report/page.css", "app/app.css")
     }
     for address, (kind, path) in pages.items():
-        page = Response(page_text(path), media_type=kind)
+        page = Response(page_text(path, web is not None), media_type=kind)
         app.routes.append(Route(address, page, methods=["GET"]))
     if isinstance(service, Jobs):
         add_jobs(app, service, public.prefix if public else "")
         add_results(app, service)
+        if web is not None:
+            app.mount("/browser", WebPage(web))
         return Guard(app, hosts, service.folder, public)
     add_live(app, service)
     return Guard(app, hosts, public=public)
 
 
-def page_text(path: str) -> str:
-    """Returns the text of a file of a page; in HTML, `$NAME` becomes a limit of uploads."""
+class WebPage(StaticFiles):
+    """Serves the folder of the page that computes in the visitor's browser.
+
+    Its policy allows WebAssembly; as no other site can read its answers, networks get threads.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True)
+        page = (folder / "index.html").read_text(encoding="utf-8")
+        policy = page.partition('"Content-Security-Policy" content="')[2].partition('"')[0]
+        self._headers = {
+            "Content-Security-Policy": f"{policy}; frame-ancestors 'self'",
+            "Cross-Origin-Embedder-Policy": "require-corp",
+        }
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Returns a file with the headers of the page."""
+        response = super().file_response(*args, **options)
+        response.headers.update(self._headers)
+        return response
+
+
+def page_text(path: str, has_web: bool = False) -> str:
+    """Returns the text of a file of a page.
+
+    In HTML, `$NAME` becomes a limit of uploads, or hides the link of the page that computes in the
+    browser.
+    """
     text = (files("fer_vit") / path).read_text(encoding="utf-8")
     if not path.endswith(".html"):
         return text
@@ -171,6 +204,7 @@ def page_text(path: str) -> str:
         files=MAX_FILES,
         megabytes=MAX_REQUEST_BYTES // 1_000_000,
         minutes=round(KEPT_SECONDS / 60),
+        web="" if has_web else "hidden",
     )
 
 

@@ -60,7 +60,7 @@ def app(
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
-    from fer_vit.app.server import create_app, describe_exposure, listen, serving
+    from fer_vit.app.server import WEB, create_app, describe_exposure, listen, serving
     from fer_vit.app.uploads import CAN_EXPLAIN
 
     behind_proxy = public_address(public) if public else None
@@ -79,7 +79,9 @@ def app(
             ready = worker.wait()
             # From here on, this process may not open connections. A hook cannot be removed.
             sys.addaudithook(refuse_network)
-            asgi_app = create_app(Jobs(folder, models, worker, ready), allowed_hosts, behind_proxy)
+            jobs = Jobs(folder, models, worker, ready)
+            web = WEB if (WEB / "index.html").is_file() else None
+            asgi_app = create_app(jobs, allowed_hosts, behind_proxy, web)
             with suppress(KeyboardInterrupt), serving(asgi_app, listener) as thread:
                 # From here on, Ctrl-C ends the server with the status 0.
                 if not CAN_EXPLAIN:

@@ -30,6 +30,7 @@ from tests.helpers.servers import Stub
 
 PHOTO = {"files": ("a.jpg", b"bytes of a photo")}
 PROGRESS = {"Accept": "application/x-ndjson"}
+WASM = "application/wasm"
 EMPTY_FORM = (
     b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.jpg"\r\n\r\n\r\n--b--\r\n'
 )
@@ -74,6 +75,25 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
     assert "frame-ancestors 'self'" in POLICY
     assert "unsafe" not in POLICY
+
+
+def test_the_page_that_computes_in_the_browser_is_linked_if_it_is_built(
+    queue: Jobs, client: TestClient, tmp_path: Path
+) -> None:
+    meta = """<meta http-equiv="Content-Security-Policy" content="default-src 'self'">"""
+    (tmp_path / "index.html").write_text(meta)
+    (tmp_path / "ort.wasm").write_bytes(b"\0asm")
+    built = TestClient(create_app(queue, web=tmp_path), base_url="http://localhost")
+    assert '<p class="note" >To upload nothing' in built.get("/").text
+    for path, kind in (("/browser/", "text/html; charset=utf-8"), ("/browser/ort.wasm", WASM)):
+        headers = built.get(path).headers
+        assert headers["content-type"] == kind
+        assert headers["content-security-policy"] == "default-src 'self'; frame-ancestors 'self'"
+        assert headers["cross-origin-embedder-policy"] == "require-corp"
+        assert headers["cross-origin-opener-policy"] == "same-origin"
+    assert built.get("/browser/../../etc/passwd").status_code == 404
+    assert '<p class="note" hidden>To upload nothing' in client.get("/").text
+    assert client.get("/browser/").status_code == 404
 
 
 def test_own_names_and_pages_are_answered(client: TestClient) -> None:

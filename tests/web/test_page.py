@@ -20,7 +20,7 @@ from fer_vit.face.image import encode_jpeg, encode_png, read_image
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.table import csv_text
 from tests.helpers.browser import PROGRAMS, Scheme, Tab, assert_accessible
-from tests.helpers.videos import Actor, scene, write_video
+from tests.helpers.videos import Actor, scene, turned, write_video
 from tests.web.conftest import served
 from tests.web.photos import SAMPLE, crowd, write_photos
 
@@ -120,21 +120,33 @@ def test_20_photos_have_the_rows_of_python(page: Page, model: Recognizer, tmp_pa
     assert_same(rows, python_rows(model, tmp_path, *paths))
 
 
+def film(folder: Path) -> Path:
+    """A clip of 72 frames, filmed sideways, with a cut to another room after 48."""
+    actors = [
+        Actor(3, lambda t: (80 + 20 * t, 90, 110), lambda t: "happiness" if t > 1.5 else "neutral"),
+        Actor(8, lambda t: (235, 90, 100) if 1 <= t < 2 else None),
+    ]
+    times = [n / 24 for n in range(72)]
+    rng = np.random.default_rng(0)
+    walls = [cv2.resize(rng.integers(40, 200, (6, 10, 3), np.uint8), (320, 180)) for _ in range(2)]
+    images = []
+    for number, (image, _) in enumerate(scene(actors, times, (320, 180))):
+        is_stage = (image == 110).all(2, keepdims=True)
+        images.append(np.where(is_stage, walls[number // 48], image).astype(np.uint8))
+    sideways = [np.ascontiguousarray(np.rot90(image)) for image in images]
+    return turned(write_video(folder / "sideways.mp4", sideways, times), folder / "clip.mp4", 90)
+
+
 def test_a_clip_of_72_frames_has_the_rows_of_python(
     page: Page, model: Recognizer, tmp_path: Path
 ) -> None:
-    actors = [
-        Actor(3, lambda t: (80 + 20 * t, 90, 110), lambda t: "happiness" if t > 1.5 else "neutral"),
-        Actor(8, lambda t: None if t < 1 else (235, 90, 100)),
-    ]
-    times = [n / 24 for n in range(72)]
-    images = [image for image, _ in scene(actors, times, (320, 180))]
-    clip = write_video(tmp_path / "clip.mp4", images, times)
+    clip = film(tmp_path)
     page.get_by_label("Frames a second").select_option("all")
     rows = read(page, clip)
     assert len({row["frame"] for row in rows}) == 72
-    assert {row["track"] for row in rows} == {"1", "2"}
-    expect(page.get_by_text("72 frames, 2 people.")).to_be_visible()
+    assert {row["track"] for row in rows} == {"1", "2", "3"}
+    expect(page.get_by_text("72 frames, 3 people.")).to_be_visible()
+    expect(page.get_by_text("1 cut: after a cut, each person has a new number.")).to_be_visible()
     expected = python_rows(model, tmp_path, clip, detect_every=1)
     # A canvas and FFmpeg turn the colours of a clip into RGB in their own ways.
     for row, other in zip(rows, expected, strict=True):

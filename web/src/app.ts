@@ -6,9 +6,10 @@ import { framesOf } from './clip';
 import type { Facts } from './facts';
 import { Refusal } from './messages';
 import { parentOrigin, sendRows } from './parent';
+import { numberShots, type SmallFrame } from './shots';
 import { clipSection, countOf, photoSection } from './show';
-import { csv, emptyRow, largest, row, type Row } from './table';
-import { smooth, Tracker, type TrackedFrame } from './track';
+import { csv, emptyRow, rowsOf, type Row } from './table';
+import { numberPeople, smooth, type SeenFrame } from './track';
 
 const MAX_PIXELS = 100e6;
 const OPEN = 3; // photos whose first face is shown at once
@@ -56,61 +57,60 @@ function add(more: Row[]): void {
   find('.count').textContent = `${rows.length} ${rows.length === 1 ? 'row' : 'rows'}, ${countOf(faces)}`;
 }
 
-/** Width times height of a photo, without decoding it; null if it is none. */
-function pixelsOf(file: Blob): Promise<[number, number] | null> {
+/** Width and height of a photo; browsers decode its pixels only when they show it. */
+function sizeOf(file: Blob): Promise<{ width: number; height: number }> {
   const image = new Image();
   const address = URL.createObjectURL(file);
-  return new Promise(done => {
-    image.onload = () => done([image.naturalWidth, image.naturalHeight]);
-    image.onerror = () => done(null);
+  return new Promise<{ width: number; height: number }>((done, fail) => {
+    image.onload = () => done({ width: image.naturalWidth, height: image.naturalHeight });
+    image.onerror = () => fail(new Refusal('not an image that this browser can decode'));
     image.src = address;
-  }).finally(() => URL.revokeObjectURL(address)) as Promise<[number, number] | null>;
+  }).finally(() => URL.revokeObjectURL(address));
 }
 
 async function readPhoto(file: Blob, name: string): Promise<void> {
-  const size = await pixelsOf(file);
-  if (size === null) throw new Refusal('not an image that this browser can decode');
-  if (size[0] * size[1] > MAX_PIXELS) {
-    const [width, height] = size.map(side => side.toLocaleString('en'));
-    throw new Refusal(`too large: ${width} x ${height} pixels, the limit is ${MAX_PIXELS / 1e6} megapixels`);
+  const { width, height } = await sizeOf(file);
+  if (width * height > MAX_PIXELS) {
+    const size = `${width.toLocaleString('en')} x ${height.toLocaleString('en')} pixels`;
+    throw new Refusal(`too large: ${size}, the limit is ${MAX_PIXELS / 1e6} megapixels`);
   }
-  const found = await client.ask('photo', { file });
+  const found = await client.ask('photo', { file, width, height });
   if (stopped) return;
-  const status = found.faces.length ? facts.statuses.ok : facts.statuses.none;
-  const info = { path: name, status };
-  add(found.faces.length ? found.faces.map((face, i) => row(info, i, face, facts)) : [emptyRow(info, facts)]);
+  add(rowsOf({ path: name }, found.faces, facts));
   files.append(photoSection(name, found.picture, found, facts, files.childElementCount < OPEN));
 }
 
 async function readClip(file: Blob, name: string): Promise<void> {
   const fps = Number(new FormData(form).get('fps'));
-  const tracker = new Tracker();
-  const frames: (TrackedFrame & { number: number })[] = [];
+  const small: SmallFrame[] = []; // all frames
+  const seen: SeenFrame[] = []; // those that are searched for faces
   let failure: string | null = null;
   try {
-    for await (const { number, seconds, frame } of framesOf(file, fps)) {
-      if (stopped) return frame.close();
+    for await (const { seconds, levels, bitmap } of framesOf(file, fps)) {
+      if (stopped) return bitmap?.close();
+      const number = small.length;
+      small.push({ seconds, levels });
+      if (bitmap === null) continue;
       say(`${name}: frame ${number + 1}, ${seconds.toFixed(1)} s`);
-      const { faces } = await client.ask('frame', { frame }, [frame]);
-      frames.push({ number, seconds, faces, tracks: tracker.number(faces, seconds) });
+      const { faces } = await client.ask('frame', { bitmap }, [bitmap]);
+      seen.push({ number, seconds, faces });
     }
   } catch (error) {
     failure = reasonOf(error);
-    if (frames.length === 0) throw error;
+    if (seen.length === 0) throw error;
   }
+  if (stopped) return;
+  const shots = numberShots(small);
+  const frames = numberPeople(seen, shots);
   const smoothed = smooth(frames, facts.heads);
-  const people = new Map<number, number[]>();
-  frames.forEach(({ number, seconds, faces }, f) => {
-    const info = { path: name, status: faces.length ? facts.statuses.ok : facts.statuses.none, frame: number, seconds };
-    add(faces.length ? faces.map((face, i) => row(info, i, face, facts, smoothed[f][i])) : [emptyRow(info, facts)]);
-    for (const { track, smoothed: average } of smoothed[f]) people.set(track, [...people.get(track) ?? [], largest(average)]);
-  });
-  const persons = people.size === 1 ? '1 person' : `${people.size || 'no'} people`;
-  files.append(clipSection(name, `${frames.length} frames, ${persons}. The table has a row for each face of each frame.`, people));
+  const rowsOfClip = frames.flatMap(({ number, seconds, faces }, f) =>
+    rowsOf({ path: name, frame: number, seconds }, faces, facts, smoothed[f]));
   if (failure !== null) {
     warn(failure, name);
-    add([emptyRow({ path: name, status: failure }, facts)]);
+    rowsOfClip.push(emptyRow({ path: name }, failure, facts));
   }
+  add(rowsOfClip);
+  files.append(clipSection(name, frames.length, smoothed.flat(), shots.at(-1)!));
 }
 
 async function readFiles(chosen: Iterable<File>): Promise<void> {
@@ -127,7 +127,7 @@ async function readFiles(chosen: Iterable<File>): Promise<void> {
       await (file.type.startsWith('video/') ? readClip : readPhoto)(file, file.name);
     } catch (error) {
       warn(reasonOf(error), file.name);
-      add([emptyRow({ path: file.name, status: reasonOf(error) }, facts)]);
+      add([emptyRow({ path: file.name }, reasonOf(error), facts)]);
     }
   }
   progress.hidden = true;
@@ -191,10 +191,7 @@ function listenToCamera(): void {
     try {
       await camera.run((found, seconds, rate) => {
         say(`${countOf(found.faces.length)}, ${rate.toFixed(1)} pictures a second`);
-        if (keep.checked) {
-          const info = { path: 'camera', status: found.faces.length ? facts.statuses.ok : facts.statuses.none, frame, seconds };
-          add(found.faces.length ? found.faces.map((face, i) => row(info, i, face, facts)) : [emptyRow(info, facts)]);
-        }
+        if (keep.checked) add(rowsOf({ path: 'camera', frame, seconds }, found.faces, facts));
         frame += 1;
       });
     } catch (error) {

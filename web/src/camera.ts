@@ -48,7 +48,7 @@ export class Camera {
       const bitmap = await createImageBitmap(video);
       const picture = await createImageBitmap(bitmap);
       const time = performance.now();
-      const found = await this.client.ask('frame', { frame: bitmap }, [bitmap]);
+      const found = await this.client.ask('frame', { bitmap }, [bitmap]);
       if (this.stream !== stream) break;
       this.draw(picture, found);
       const now = performance.now();

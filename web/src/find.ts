@@ -20,13 +20,19 @@ export class Finder {
     private readonly network: ort.InferenceSession,
   ) {}
 
-  /** The faces of a picture, best score first. */
-  async find(image: Picture): Promise<Detection[]> {
-    const { minSide, maxSide, fragmentedSide, sureScore } = this.facts.detector;
+  /** The faces of a picture, best score first; their landmarks are rough. */
+  async detect(image: Picture): Promise<Detection[]> {
+    const { minSide, maxSide, fragmentedSide } = this.facts.detector;
     const longest = Math.max(image.width, image.height);
     const large = resized(image, Math.min(Math.max(longest, minSide), maxSide));
-    let found = await this.detect(large, image);
-    if (longest > fragmentedSide) found = join(found, await this.detect(resized(large, minSide), image), longest);
+    const found = await this.detectInCopy(large, image);
+    if (longest <= fragmentedSide) return found;
+    return join(found, await this.detectInCopy(resized(large, minSide), image), longest);
+  }
+
+  /** Detected faces with exact landmarks, without uncertain ones that the second look rejects. */
+  async confirm(image: Picture, found: Detection[]): Promise<Detection[]> {
+    const { sureScore } = this.facts.detector;
     const faces: Detection[] = [];
     for (const face of found) {
       const { landmarks, logit } = await this.look(image, face.box);
@@ -36,7 +42,7 @@ export class Finder {
   }
 
   /** The faces that YuNet finds in a copy of a picture, in pixels of the picture, best score first. */
-  private async detect(copy: Picture, image: Picture): Promise<Detection[]> {
+  private async detectInCopy(copy: Picture, image: Picture): Promise<Detection[]> {
     const { multiple, strides, minScore, suppressed } = this.facts.detector;
     const [width, height] = [copy.width, copy.height].map(length => Math.ceil(length / multiple) * multiple);
     const pixels = planes(copy, [2, 1, 0], 255, width, height);

@@ -17,8 +17,8 @@ export interface Found<F extends Face = Face> {
 
 export interface Requests {
   load: { ask: { model: string }; answer: Facts };
-  photo: { ask: { file: Blob }; answer: Found<ShownFace> & { picture: Blob } };
-  frame: { ask: { frame: ImageBitmap | VideoFrame }; answer: Found };
+  photo: { ask: { file: Blob; width: number; height: number }; answer: Found<ShownFace> & { picture: Blob } };
+  frame: { ask: { bitmap: ImageBitmap }; answer: Found };
 }
 
 export type Kind = keyof Requests;

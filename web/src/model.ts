@@ -62,8 +62,16 @@ function placeRegions(points: Point[], regions: RegionFacts[], size: number): { 
   return { boxes, visible };
 }
 
-export function cropFace(image: Picture, landmarks: Point[], facts: Facts): Crop {
-  const toCrop = similarity(landmarks, facts.template.map(([x, y]): Point => [x * facts.size, y * facts.size]));
+/** The matrix from a picture to the crop of a face. */
+function cropMatrix(landmarks: Point[], { template, size }: Facts): Matrix {
+  return similarity(landmarks, template.map(([x, y]): Point => [x * size, y * size]));
+}
+
+/** Whether a face becomes larger in its crop. */
+export const isEnlarged = ({ landmarks }: Detection, facts: Facts): boolean => determinant(cropMatrix(landmarks, facts)) > 1;
+
+function cropFace(image: Picture, landmarks: Point[], facts: Facts): Crop {
+  const toCrop = cropMatrix(landmarks, facts);
   const square = warp(image, toCrop, facts.size);
   const { boxes, visible } = placeRegions(landmarks.map(point => apply(toCrop, point)), Object.values(facts.regions), facts.size);
   return { pixels: planes(square, [0, 1, 2], 1), toCrop, boxes, visible, blur: blur(square) };

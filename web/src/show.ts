@@ -2,7 +2,7 @@
 
 import type { Facts } from './facts';
 import type { Found, ShownFace } from './messages';
-import { warningsOf } from './table';
+import { largest, warningsOf, type Tracked } from './table';
 
 /** Faces of a photo count from 1 on the page, as in the report; the table counts from 0. */
 const place = (index: number, of: number): string => (of > 1 ? `face ${index + 1} of ${of}` : '');
@@ -92,11 +92,20 @@ export function expressionBars(title: string, values: number[], text: (value: nu
 }
 
 /** How long each person of a clip shows each smoothed expression. */
-export function clipSection(name: string, lines: string, people: Map<number, number[]>): HTMLElement {
-  const figures = [...people].map(([track, smoothed]) => {
-    const shares = labels.map((_, i) => smoothed.filter(label => label === i).length / smoothed.length);
-    return expressionBars(`Person ${track}: share of ${smoothed.length} frames with each smoothed expression`, shares, percent);
+export function clipSection(name: string, frames: number, faces: Tracked[], cuts: number): HTMLElement {
+  const people = new Map<number, number[]>(); // the smoothed labels of each track
+  for (const { track, smoothed } of faces) {
+    const found = people.get(track) ?? [];
+    found.push(largest(smoothed));
+    people.set(track, found);
+  }
+  const figures = [...people].map(([track, found]) => {
+    const shares = labels.map((_, label) => found.filter(one => one === label).length / found.length);
+    return expressionBars(`Person ${track}: share of ${found.length} frames with each smoothed expression`, shares, percent);
   });
-  return element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)), element('p', {}, lines),
-    element('div', { class: 'people' }, ...figures));
+  const persons = people.size === 1 ? '1 person' : `${people.size || 'no'} people`;
+  const lines = [`${frames} frames, ${persons}. The table has a row for each face of each frame.`];
+  if (cuts > 0) lines.push(`${cuts === 1 ? '1 cut' : `${cuts} cuts`}: after a cut, each person has a new number.`);
+  return element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)),
+    ...lines.map(line => element('p', {}, line)), element('div', { class: 'people' }, ...figures));
 }

@@ -14,9 +14,8 @@ export interface Tracked {
 }
 
 /** What identifies a photo or frame. */
-export interface Picture {
+interface Place {
   path: string;
-  status: string;
   frame?: number;
   seconds?: number;
 }
@@ -35,11 +34,18 @@ export function warningsOf(face: Face, facts: Facts): string[] {
   return facts.warnings.filter((_, i) => applies[i]);
 }
 
-export function row(picture: Picture, index: number, face: Face, facts: Facts, tracked?: Tracked): Row {
+/** The rows of a photo or frame: one for each face, or one without a face. */
+export function rowsOf(place: Place, faces: Face[], facts: Facts, tracked?: Tracked[]): Row[] {
+  if (faces.length === 0) return [emptyRow(place, facts.statuses.none, facts)];
+  return faces.map((face, index) => row(place, index, face, facts, tracked?.[index]));
+}
+
+function row(place: Place, index: number, face: Face, facts: Facts, tracked?: Tracked): Row {
   const { probabilities, set, box, landmarks } = face;
   const top = largest(probabilities);
   const cells: Row = {
-    ...picture,
+    ...place,
+    status: facts.statuses.ok,
     face: index,
     label: facts.labels[top],
     confidence: probabilities[top],
@@ -69,7 +75,7 @@ export function row(picture: Picture, index: number, face: Face, facts: Facts, t
 }
 
 /** The row of a photo or frame without a face, or of a file that cannot be read. */
-export const emptyRow = (picture: Picture, facts: Facts): Row => ({ ...picture, ...originOf(facts) });
+export const emptyRow = (place: Place, status: string, facts: Facts): Row => ({ ...place, status, ...originOf(facts) });
 
 function originOf(facts: Facts): Row {
   const today = new Date();
@@ -84,7 +90,7 @@ function originOf(facts: Facts): Row {
 }
 
 /** A number as Python's format has it: `.4g`, `.8g` or `z.1f`. */
-export function numberText(value: number, format: string): string {
+function numberText(value: number, format: string): string {
   const digits = Number(/\d+/.exec(format)![0]);
   if (format.endsWith('f')) return (Number(value.toFixed(digits)) + 0).toFixed(digits);
   if (value === 0) return '0';

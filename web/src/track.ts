@@ -43,10 +43,15 @@ function cost({ place, seconds: before, speed }: Track, face: Place, seconds: nu
   return 1 - overlap(expected.box as Box, face.box as Box) + far + gap;
 }
 
-export class Tracker {
+class Tracker {
   private tracks: Track[] = [];
   private last = 0;
   private count = 0;
+
+  /** Ends all tracks: the faces that follow get new numbers. */
+  endTracks(): void {
+    this.tracks = [];
+  }
 
   /** The number of each face's person in the next frame. */
   number(faces: Place[], seconds: number): number[] {
@@ -91,23 +96,42 @@ function update(track: Track, face: Place, seconds: number): void {
   track.seconds = seconds;
 }
 
-export interface TrackedFrame {
+/** A frame of a clip; `number` counts all frames, also those left out. */
+export interface SeenFrame {
+  number: number;
   seconds: number;
   faces: Face[];
+}
+
+export interface TrackedFrame extends SeenFrame {
   tracks: number[];
 }
 
-export const TIME_CONSTANT = 0.25; // seconds
+/** Numbers the people of a clip; after a cut, each has a new number. */
+export function numberPeople(frames: SeenFrame[], shots: number[]): TrackedFrame[] {
+  const tracker = new Tracker();
+  let shot = 0;
+  return frames.map(frame => {
+    if (shots[frame.number] !== shot) {
+      shot = shots[frame.number];
+      tracker.endTracks();
+    }
+    return { ...frame, tracks: tracker.number(frame.faces, frame.seconds) };
+  });
+}
+
+const TIME_CONSTANT = 0.25; // seconds
 const HALF_WIDTH = 3; // of an average's window, in time constants
 const MIN_PROBABILITY = 1e-6;
 const MIN_FRAME_SECONDS = 1e-6;
 
 /** How long each frame counts: half of the time from the frame before to the frame after. */
-function durations(frames: TrackedFrame[]): number[] {
+function durations(frames: SeenFrame[]): number[] {
   return frames.map(({ seconds }, i) => {
-    const sides = [i > 0 ? seconds - frames[i - 1].seconds : 0, i + 1 < frames.length ? frames[i + 1].seconds - seconds : 0];
-    const known = sides.filter((_, s) => (s === 0 ? i > 0 : i + 1 < frames.length));
-    const length = known.length ? known.reduce((sum, part) => sum + part, 0) / known.length : 0;
+    const sides: number[] = [];
+    if (i > 0) sides.push(seconds - frames[i - 1].seconds);
+    if (i + 1 < frames.length) sides.push(frames[i + 1].seconds - seconds);
+    const length = sides.reduce((sum, part) => sum + part, 0) / Math.max(sides.length, 1);
     return Math.max(Math.min(length, TIME_CONSTANT), MIN_FRAME_SECONDS);
   });
 }
@@ -116,30 +140,40 @@ function durations(frames: TrackedFrame[]): number[] {
 export function smooth(frames: TrackedFrame[], heads: HeadFacts[]): Tracked[][] {
   const lengths = durations(frames);
   const periods = heads.flatMap(head => head.columns.map(() => head.period));
+  const reach = HALF_WIDTH * TIME_CONSTANT;
+  let first = 0; // the first frame in the window of the frame that is averaged
   return frames.map(({ seconds, faces, tracks }) => {
-    const near = frames.map((frame, i) => ({ frame, i })).filter(({ frame }) => Math.abs(frame.seconds - seconds) <= HALF_WIDTH * TIME_CONSTANT);
-    return faces.map((face, index) => {
-      const same = near.flatMap(({ frame, i }) => {
-        const at = frame.tracks.indexOf(tracks[index]);
-        if (at < 0) return [];
-        const age = (seconds - frame.seconds) / TIME_CONSTANT;
-        return [{ face: frame.faces[at], weight: lengths[i] * Math.exp(-0.5 * age * age) }];
-      });
-      const total = same.reduce((sum, { weight }) => sum + weight, 0);
-      const average = (value: (face: Face) => number): number =>
-        same.reduce((sum, one) => sum + (one.weight / total) * value(one.face), 0);
-      const powers = face.probabilities.map((_, i) =>
-        Math.exp(average(one => Math.log(Math.max(one.probabilities[i], MIN_PROBABILITY)))));
-      const sum = powers.reduce((all, power) => all + power, 0);
-      const outputsOf = (one: Face): number[] => heads.flatMap(head => one.values[head.name]);
-      const smoothedOutputs = outputsOf(face).map((_, k) => {
-        const period = periods[k];
-        if (period === null) return average(one => outputsOf(one)[k]);
-        const turn = (2 * Math.PI) / period;
-        const [sine, cosine] = [Math.sin, Math.cos].map(wave => average(one => wave(outputsOf(one)[k] * turn)));
-        return Math.atan2(sine, cosine) / turn;
-      });
-      return { track: tracks[index], smoothed: powers.map(power => power / sum), smoothedOutputs };
+    while (seconds - frames[first].seconds > reach) first += 1;
+    return faces.map((_, index) => {
+      const same: { face: Face; weight: number }[] = []; // the faces of this person in the window
+      for (let f = first; f < frames.length && frames[f].seconds - seconds <= reach; f += 1) {
+        const at = frames[f].tracks.indexOf(tracks[index]);
+        if (at < 0) continue;
+        const age = (seconds - frames[f].seconds) / TIME_CONSTANT;
+        same.push({ face: frames[f].faces[at], weight: lengths[f] * Math.exp(-0.5 * age * age) });
+      }
+      return { track: tracks[index], ...averageOf(same, heads, periods) };
     });
   });
+}
+
+/** The mean of a person's log-probabilities and outputs; angles are averaged as directions. */
+function averageOf(
+  same: { face: Face; weight: number }[], heads: HeadFacts[], periods: (number | null)[],
+): Omit<Tracked, 'track'> {
+  const total = same.reduce((sum, { weight }) => sum + weight, 0);
+  const mean = (value: (index: number) => number): number =>
+    same.reduce((sum, { weight }, index) => sum + (weight / total) * value(index), 0);
+  const powers = same[0].face.probabilities.map((_, label) =>
+    Math.exp(mean(index => Math.log(Math.max(same[index].face.probabilities[label], MIN_PROBABILITY)))));
+  const sum = powers.reduce((all, power) => all + power, 0);
+  const outputs = same.map(({ face }) => heads.flatMap(head => face.values[head.name]));
+  const smoothedOutputs = periods.map((period, k) => {
+    if (period === null) return mean(index => outputs[index][k]);
+    const turn = (2 * Math.PI) / period;
+    const sine = mean(index => Math.sin(outputs[index][k] * turn));
+    const cosine = mean(index => Math.cos(outputs[index][k] * turn));
+    return Math.atan2(sine, cosine) / turn;
+  });
+  return { smoothed: powers.map(power => power / sum), smoothedOutputs };
 }

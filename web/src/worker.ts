@@ -3,11 +3,11 @@
 import * as ort from 'onnxruntime-web/wasm';
 
 import type { Facts } from './facts';
-import { Finder } from './find';
-import { compose, invert, longerSide, middle, scaling, type Box, type Matrix } from './geometry';
+import { Finder, type Detection } from './find';
+import { boxMatrix, compose, invert, longerSide, type Box, type Matrix, type Point } from './geometry';
 import { round, warp, type Picture } from './image';
 import { Refusal, type Ask, type Found, type Kind, type Reply, type Requests, type ShownFace } from './messages';
-import { Model } from './model';
+import { isEnlarged, Model } from './model';
 
 const FOLDER = 'model/';
 const SHOWN_SIDE = 1600; // of a photo on the page
@@ -80,18 +80,23 @@ function context(canvas: OffscreenCanvas): OffscreenCanvasRenderingContext2D {
   return found;
 }
 
-/** The pixels of a bitmap or frame, as the browser shows it. */
-function pixelsOf(bitmap: ImageBitmap | VideoFrame): Picture {
-  const [width, height] = 'width' in bitmap ? [bitmap.width, bitmap.height] : [bitmap.displayWidth, bitmap.displayHeight];
+function pixelsOf(bitmap: ImageBitmap): Picture {
+  const { width, height } = bitmap;
   const drawn = context(new OffscreenCanvas(width, height));
-  drawn.drawImage(bitmap, 0, 0, width, height);
+  drawn.drawImage(bitmap, 0, 0);
   bitmap.close();
   return drawn.getImageData(0, 0, width, height);
 }
 
-async function asBlob({ width, height, data }: Picture): Promise<Blob> {
-  const canvas = new OffscreenCanvas(width, height);
-  context(canvas).putImageData(new ImageData(data as Uint8ClampedArray<ArrayBuffer>, width, height), 0, 0);
+/** A picture for the page, with at most `longest` pixels on its longer side. */
+async function asBlob({ width, height, data }: Picture, longest: number): Promise<Blob> {
+  const scale = Math.min(1, longest / Math.max(width, height));
+  const canvas = new OffscreenCanvas(Math.max(1, round(scale * width)), Math.max(1, round(scale * height)));
+  const drawn = context(canvas);
+  drawn.imageSmoothingQuality = 'high';
+  const bitmap = await createImageBitmap(new ImageData(data as Uint8ClampedArray<ArrayBuffer>, width, height));
+  drawn.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  bitmap.close();
   return canvas.convertToBlob({ type: 'image/jpeg', quality: 0.9 });
 }
 
@@ -100,53 +105,72 @@ function cutOut(image: Picture, box: Box, most: number): [Picture, Matrix] {
   const side = 2 * longerSide(box);
   const scale = Math.min(1, most / side);
   const size = Math.max(1, round(scale * side));
-  const [x, y] = middle(box);
-  const matrix = scaling(scale, scale, size / 2 - scale * x, size / 2 - scale * y);
+  const matrix = boxMatrix(box, size, scale);
   return [warp(image, matrix, size), matrix];
 }
 
-async function read(image: Picture): Promise<Found> {
+async function readFrame(image: Picture): Promise<Found> {
   const { finder, model } = ready();
-  const faces = await model.classify(image, await finder.find(image));
-  return { width: image.width, height: image.height, faces };
+  const found = await finder.confirm(image, await finder.detect(image));
+  return { width: image.width, height: image.height, faces: await model.classify(image, found) };
 }
 
-/** A photo as the page shows it: as it is, or smaller. */
-async function shown(file: Blob, { width, height }: Picture): Promise<Blob> {
-  const scale = SHOWN_SIDE / Math.max(width, height);
-  const smaller = scale < 1 ? { resizeWidth: round(width * scale), resizeHeight: round(height * scale) } : {};
-  const bitmap = await createImageBitmap(file, { ...smaller, resizeQuality: 'high' });
-  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
-  context(canvas).drawImage(bitmap, 0, 0);
-  bitmap.close();
-  return canvas.convertToBlob({ type: 'image/jpeg', quality: 0.9 });
-}
-
-async function readPhoto(file: Blob): Promise<Requests['photo']['answer']> {
-  let bitmap: ImageBitmap;
+/** The pixels of a photo, upright and scaled to a size, without colour profiles, as Python reads photos. */
+async function decode(file: Blob, width: number, height: number): Promise<Picture> {
   try {
-    // Without colour profiles, as Python reads photos.
-    bitmap = await createImageBitmap(file, { colorSpaceConversion: 'none', premultiplyAlpha: 'none' });
+    return pixelsOf(await createImageBitmap(file, {
+      resizeWidth: width, resizeHeight: height, resizeQuality: 'medium', // means of pixels
+      colorSpaceConversion: 'none', premultiplyAlpha: 'none',
+    }));
   } catch (error) {
     if (isOfMemory(error)) throw error;
     throw new Refusal('not an image that this browser can decode');
   }
-  const image = pixelsOf(bitmap);
-  const found = await read(image);
-  const faces: ShownFace[] = [];
-  for (const face of found.faces) {
-    const [cut, toCut] = cutOut(image, face.box, ready().facts.cutSide);
-    const fromCrop = compose(toCut, invert(face.crop.toCrop));
-    faces.push({ ...face, cut: { picture: await asBlob(cut), size: cut.width, fromCrop } });
+}
+
+const REDUCTIONS = [8, 4, 2];
+
+/** By what the sides of a photo are divided: Python decodes large JPEGs smaller. */
+function reductionOf(file: Blob, longest: number, { detector }: Facts): number {
+  if (file.type !== 'image/jpeg') return 1;
+  return REDUCTIONS.find(reduction => longest >= reduction * detector.maxSide) ?? 1;
+}
+
+/** A face in pixels of a picture whose sides are multiplied. */
+function scaled<F extends Detection>(face: F, by: number): F {
+  return {
+    ...face,
+    box: face.box.map(edge => by * edge) as Box,
+    landmarks: face.landmarks.map(([x, y]): Point => [by * x, by * y]),
+  };
+}
+
+async function readPhoto({ file, width, height }: Requests['photo']['ask']): Promise<Requests['photo']['answer']> {
+  const { facts, finder, model } = ready();
+  const reduction = reductionOf(file, Math.max(width, height), facts);
+  let image = await decode(file, Math.ceil(width / reduction), Math.ceil(height / reduction));
+  let found = await finder.detect(image);
+  if (reduction > 1 && found.some(face => isEnlarged(face, facts))) {
+    found = found.map(face => scaled(face, reduction));
+    image = await decode(file, width, height);
   }
-  return { ...found, faces, picture: await shown(file, image) };
+  const classified = await model.classify(image, await finder.confirm(image, found));
+  const scale = image.width < width ? reduction : 1;
+  const faces: ShownFace[] = [];
+  for (const face of classified) {
+    const [cut, toCut] = cutOut(image, face.box, facts.cutSide);
+    const fromCrop = compose(toCut, invert(face.crop.toCrop));
+    const shown = { picture: await asBlob(cut, cut.width), size: cut.width, fromCrop };
+    faces.push({ ...scaled(face, scale), size: scale * face.size, cut: shown });
+  }
+  return { width, height, faces, picture: await asBlob(image, SHOWN_SIDE) };
 }
 
 async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
   switch (ask.kind) {
     case 'load': return load(ask.model);
-    case 'photo': return readPhoto(ask.file);
-    case 'frame': return read(pixelsOf(ask.frame));
+    case 'photo': return readPhoto(ask);
+    case 'frame': return readFrame(pixelsOf(ask.bitmap));
   }
 }
 
