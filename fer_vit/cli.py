@@ -66,7 +66,8 @@ usage: fer-vit COMMAND ...   (`fer-vit COMMAND --help` lists its options)
 commands:
 {LISTED}
 
-`--debug` shows the traceback of an error; `fer-vit --version` prints the version.
+`--debug` shows the traceback of an error; `fer-vit --version` prints the version;
+`source <(fer-vit --completion bash)` completes commands and options (also zsh and tcsh).
 
 examples:
   fer-vit prepare drawn faces faces.parquet
@@ -241,6 +242,8 @@ def run_verb(args: list[str]) -> None:
         print(HELP)
     elif verb == "--version":
         print(f"fer-vit {__version__}")
+    elif verb == "--completion":
+        print(import_verb("fer_vit.completion").completion_script("".join(args[1:])))
     elif verb in VERBS and sys.flags.optimize > 1:
         raise FerVitError(
             "The options are read from docstrings, which `python -OO` removes. Leave -OO out."

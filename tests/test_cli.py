@@ -317,6 +317,35 @@ def test_options_as_people_type_them(
     assert "exists already" in fails(capsys, "predict", *words, "--overwrite=false", drawn)
 
 
+@pytest.mark.parametrize("verb", ["predict", "prepare"])
+def test_an_unknown_detector_is_one_line_with_the_default(
+    verb: str, capsys: pytest.CaptureFixture
+) -> None:
+    words = {"prepare": ["folder", "a", "b.parquet"]}.get(verb, [ROOT / "data" / "sample"])
+    line = fails(capsys, verb, *words, "--detector=auto")
+    assert "yunet, landmarks, none, but got auto. The default is yunet" in line
+    assert len(line.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_shell_completes_commands_and_options(shell: str, capsys: pytest.CaptureFixture) -> None:
+    cli.run_verb(["--completion", shell])
+    script = capsys.readouterr().out
+    assert "min_confidence" in script
+    assert "crossvalidate" in script
+    if shell == "bash":
+        typed = "COMP_WORDS=(fer-vit predict --det); COMP_CWORD=2; _shtab_fer_vit"
+        command = f'{script}\n{typed}; echo "${{COMPREPLY[@]}}"'
+        output = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert output.stdout.split() == ["--detector", "--detect_every"]
+
+
+@pytest.mark.parametrize("words", [[], ["ksh"], ["bash", "zsh"]])
+def test_a_shell_without_completion_is_one_line(words: list[str]) -> None:
+    with pytest.raises(FerVitError, match="Expected a shell of bash, "):
+        cli.run_verb(["--completion", *words])
+
+
 @pytest.mark.parametrize(
     ("words", "value"),
     [

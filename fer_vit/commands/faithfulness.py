@@ -20,7 +20,7 @@ from fer_vit.evaluation.logits import labelled_batches, labelled_rows
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
-from fer_vit.face.detectors import DEFAULT_DETECTOR, DetectorName
+from fer_vit.face.detectors import DEFAULT_DETECTOR
 from fer_vit.face.finder import Crops, FaceMode
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array, IntArray
@@ -85,7 +85,7 @@ def faithfulness(
     output: Path = Path("faithfulness"),
     max_faces: int = 1000,
     face: FaceMode = "detect",
-    detector: DetectorName = DEFAULT_DETECTOR,
+    detector: str = DEFAULT_DETECTOR,
     batch_size: int = 32,
     workers: int | None = None,
     overwrite: bool = False,

@@ -1,6 +1,7 @@
 """The command `predict`: photos and videos in, a table out."""
 
 import logging
+import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from fer_vit.predict.outputs import Outputs, check_outputs, find_copy
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
-from fer_vit.wording import fill_docstring
+from fer_vit.wording import counted, fill_docstring
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -41,6 +42,7 @@ def predict(
     outputs: Sequence[str] = (),
     precision: Precision = "float32",
     overwrite: bool = False,
+    strict: bool = False,
     summary: Path | None = None,
     intervals: Path | None = None,
     annotate: Path | None = None,
@@ -87,6 +89,7 @@ def predict(
             model has.
         precision: {PRECISION}
         overwrite: Whether an existing table may be replaced.
+        strict: Exit with status 1 if an image cannot be read. The table is written as usual.
         summary: A second table with a row for each person in the videos: first and last time,
             fraction of time with each expression, and the mean of each movement and angle.
         intervals: A table with a row for each uninterrupted expression of a person, from the
@@ -151,10 +154,14 @@ def predict(
         ]:
             LOGGER.info(note)
     if wanted.in_folder:
-        LOGGER.info(predict_folder(recognizer, sources, options, wanted, part_size, rank))
+        run = predict_folder(recognizer, sources, options, wanted, part_size, rank)
     else:
         photos = recognizer.recognize(sources, options, started)
-        LOGGER.info(predict_table(recognizer, photos, sources, options, wanted))
+        run = predict_table(recognizer, photos, sources, options, wanted)
+    LOGGER.info(run.summary)
+    if strict and run.num_unreadable:
+        LOGGER.warning(f"`--strict`: {counted(run.num_unreadable, 'image')} cannot be read.")
+        sys.exit(1)
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -24,9 +24,8 @@ from fer_vit.data.schema import (
 from fer_vit.errors import FerVitError, check_whole, printable, suggest
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
-    DETECTORS,
     DETECTORS_HELP,
-    DetectorName,
+    find_detector,
 )
 from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
@@ -49,7 +48,7 @@ def prepare(
     root: Path,
     out: Path,
     *,
-    detector: DetectorName = DEFAULT_DETECTOR,
+    detector: str = DEFAULT_DETECTOR,
     embed: Embed = "auto",
     cut: bool = False,
     duplicates: Duplicates = "drop",
@@ -94,6 +93,7 @@ def prepare(
         options: The options of the data set.
     """
     options = _source_options(source, options)
+    find_detector(detector)  # an unknown name is reported before any work
     _check_arguments(root, out, workers, add, overwrite)
     with unpacked(root, out) as (base, left_out):
         # Unpacked files are removed afterwards, and cut faces have no files.
@@ -238,15 +238,16 @@ def _check_arguments(
 
 
 def _with_landmarks(
-    reading: Reading, root: Path, detector: DetectorName, workers: int | None, cut: bool
+    reading: Reading, root: Path, detector: str, workers: int | None, cut: bool
 ) -> Reading:
     """Returns the data set with landmarks, without rows whose images cannot be read.
 
     Raises:
         FerVitError: No image can be read, or `cut` needs a detector.
     """
+    chosen = find_detector(detector)
     missing = any(row.landmarks is None for row in reading.rows)
-    if cut and missing and not DETECTORS[detector].searches:
+    if cut and missing and not chosen.searches:
         raise FerVitError(
             f"`--cut` needs to find faces, but `--detector {detector}` does not. "
             "Leave one of them out."
@@ -255,7 +256,6 @@ def _with_landmarks(
     loaded = None  # the detector with its files; None: no image is searched
     if missing:
         # A crop contains a face, so a low score is enough. A photo to cut may contain no face.
-        chosen = DETECTORS[detector]
         loaded = chosen.load(chosen.min_score if cut else chosen.crop_score)
     reading = add_landmarks(reading, loaded, workers, cut)
     if not reading.rows:

@@ -1,6 +1,7 @@
 """The formats of `fer-vit export`: how each format is written, and which options it takes.
 
-A new format is one entry of `FORMATS`, with its functions.
+A new format is one entry of `FORMATS`, with its functions. Another package names its `Format` as an
+entry point of the group `PLUGINS`.
 """
 
 import io
@@ -8,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import torch
@@ -34,6 +36,7 @@ from fer_vit.texts import json_text
 from fer_vit.wording import describe_entries, join_names
 
 LOGGER = logging.getLogger("fer_vit")
+PLUGINS = "fer_vit.formats"  # the group of entry points that are a `Format` by suffix without dot
 NOTICE = landmarks.LANDMARKS_FILE.with_name("NOTICE")
 
 
@@ -88,12 +91,16 @@ def find_format(output: Path) -> Format:
     A version number in the name of a folder, such as "v1.2", is no suffix.
 
     Raises:
-        FerVitError: No format has this suffix.
+        FerVitError: Neither fer-vit nor another package has a format of this suffix.
     """
     stem, _, ending = output.name.rpartition(".")
     suffix = f".{ending.lower()}" if stem else ""
     if suffix in FORMATS:
         return FORMATS[suffix]
+    installed = entry_points(group=PLUGINS)
+    if suffix[1:] in installed.names:
+        plugin: Format = installed[suffix[1:]].load()
+        return plugin
     if suffix[1:2].isdecimal():
         return FORMATS[""]
     names = join_names([entry.name for entry in FORMATS.values()])

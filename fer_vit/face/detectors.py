@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import cv2
 import numpy as np
@@ -49,8 +50,8 @@ FOLLOWED_SHARE = 0.75
 
 SAME_FACE_IOU = 0.3  # two boxes with a larger IoU belong to the same face
 
-DetectorName = Literal["yunet", "landmarks", "none"]
-DEFAULT_DETECTOR: DetectorName = "yunet"
+DEFAULT_DETECTOR = "yunet"
+PLUGINS = "fer_vit.detectors"  # the group of entry points that are classes of detectors
 
 
 class FindsFaces(Protocol):
@@ -65,9 +66,9 @@ class FindsFaces(Protocol):
 
 
 if TYPE_CHECKING:
-    ChosenDetector: TypeAlias = DetectorName | FindsFaces
+    ChosenDetector: TypeAlias = str | FindsFaces
 else:  # the command line makes an option of this type, and takes only names
-    ChosenDetector = DetectorName
+    ChosenDetector = str
 
 
 class Detector(ABC):
@@ -274,9 +275,9 @@ def _is_box_in(image: Image, box: Array) -> bool:
     return bool((sides >= 1).all() and (visible > 0).all())
 
 
-# The detectors by name. A new detector is a subclass of `Detector`, an entry here and an entry in
-# `DetectorName`: a `Literal` type cannot be made from the keys of a dictionary.
-DETECTORS: dict[DetectorName, Detector] = {
+# The detectors by name. A new detector is a subclass of `Detector` and an entry here. Another
+# package names a class, whose objects have the method `find`, as an entry point of `PLUGINS`.
+DETECTORS: dict[str, Detector] = {
     "yunet": YuNet(),
     "landmarks": LandmarksOnly(),
     "none": NoDetector(),
@@ -306,18 +307,22 @@ def find_detector(detector: ChosenDetector) -> Detector:
     """Returns the detector of a name, or for an object of a user; files are not searched yet.
 
     Raises:
-        FerVitError: There is no detector of this name, or the object is a class or has no method
-            `find`.
+        FerVitError: Neither fer-vit nor another package has a detector of this name, or the object
+            is a class or has no method `find`.
     """
+    if isinstance(detector, str):
+        if detector in DETECTORS:
+            return DETECTORS[detector]
+        installed = entry_points(group=PLUGINS)
+        if detector not in installed.names:
+            names = ", ".join([*DETECTORS, *sorted(installed.names)])
+            raise FerVitError(
+                f"Expected detector {names}, but got {detector}. The default is {DEFAULT_DETECTOR}."
+            )
+        plugin: FindsFaces = installed[detector].load()()
+        detector = plugin
     if isinstance(detector, Detector):
         return detector
-    if isinstance(detector, str):
-        if detector not in DETECTORS:
-            raise FerVitError(
-                f"Expected detector {', '.join(DETECTORS)}, but got {detector}. The default is "
-                f"{DEFAULT_DETECTOR}."
-            )
-        return DETECTORS[detector]
     if isinstance(detector, type):
         name = detector.__name__
         raise FerVitError(

@@ -75,6 +75,14 @@ class FaceResults(Faces):
         """Returns the face in a row, which is at least 0."""
         return FaceResult(self, row)
 
+    def to_pandas(self) -> Any:
+        """Returns the rows of `fer-vit predict` as a data frame; pandas must be installed."""
+        return table(self).to_pandas()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Returns the rows of `fer-vit predict` to a library that reads Arrow, such as polars."""
+        return table(self).__arrow_c_stream__(requested_schema)
+
     def plot(self) -> list[Pil.Image]:
         """Returns each photo or frame with its faces marked by box, expression and probability."""
         return plot_photos(self)

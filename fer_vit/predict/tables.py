@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
+from fer_vit.faces import READ_STATUSES, SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.listing import system_entry
@@ -49,10 +49,17 @@ class Checked(NamedTuple):
     stamps: dict[str, Stamp | None]  # the stamp of each image, by its path
 
 
+class Predicted(NamedTuple):
+    """What a run reports."""
+
+    summary: str
+    num_unreadable: int  # photos, frames and videos that cannot be read
+
+
 class Written(NamedTuple):
     """What was written to tables."""
 
-    summary: str  # counts of photos, frames and faces, and the detector
+    counts: "Counts"  # of photos, frames and faces
     people: People  # the people in the videos
     marks: list[list[Marked]]  # the faces of each frame of a marked copy
 
@@ -63,7 +70,7 @@ def predict_table(
     images: Sequence[Path],
     options: PhotoOptions,
     outputs: Outputs,
-) -> str:
+) -> Predicted:
     """Writes a table of the faces in photos and videos; returns a summary.
 
     Args:
@@ -98,7 +105,10 @@ def predict_table(
         except FerVitError as error:
             message = f"{error} The table {outputs.table} is complete."
             raise MarkedCopyError(message) from error
-    return f"{written.summary}\nTable: {outputs.table}{outputs.further}"
+    summary = summarize_run(written.counts, options)
+    return Predicted(
+        f"{summary}\nTable: {outputs.table}{outputs.further}", written.counts.num_unreadable
+    )
 
 
 def predict_folder(
@@ -108,7 +118,7 @@ def predict_folder(
     outputs: Outputs,
     part_size: int,
     rank: ProcessRank,
-) -> str:
+) -> Predicted:
     """Writes this process's share of the missing tables of a folder; returns a summary.
 
     Each table has a chunk of the images; a video is a chunk. Processes do not communicate, so no
@@ -131,6 +141,7 @@ def predict_folder(
         else:
             assigned[path] = plan[path]
     summary = "Nothing to do: all tables of this process exist."
+    num_unreadable = 0
     if assigned:
         # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
@@ -147,13 +158,15 @@ def predict_folder(
             facts=facts,
             outputs=overwriting,
         )
-        summary = written.summary
+        summary = summarize_run(written.counts, options)
+        num_unreadable = written.counts.num_unreadable
 
     num_missing = sum(not path.exists() for path in plan)
     if num_missing:
-        return (
+        return Predicted(
             f"{summary}\n{outputs.table}: {len(plan) - num_missing:,} of {len(plan):,} tables "
-            "exist. Other processes, or the same command, write the rest."
+            "exist. Other processes, or the same command, write the rest.",
+            num_unreadable,
         )
     checked |= check_written_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
@@ -165,10 +178,12 @@ def predict_folder(
     for table in checked.values():
         statuses += table.statuses
         num_faces += table.num_faces
-    return (
+    num_read = sum(statuses[status] for status in READ_STATUSES)
+    return Predicted(
         f"{summary}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
         f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
-        f"{counted(num_faces, 'face')}{outputs.further}"
+        f"{counted(num_faces, 'face')}{outputs.further}",
+        statuses.total() - num_read,
     )
 
 
@@ -327,8 +342,12 @@ def _write_tables(
                     people.add(faces)
                 if outputs.copy and info.frame is not None:
                     marks.append([mark(face, outputs.min_confidence) for face in faces])
-    summary = f"{counts.summarize()}\nDetector: {facts['detector']}"
-    return Written(summary, people, marks)
+    return Written(counts, people, marks)
+
+
+def summarize_run(counts: "Counts", options: PhotoOptions) -> str:
+    """Returns lines about the photos, frames and faces of a run, and the detector."""
+    return f"{counts.summarize()}\nDetector: {detector_name(options.detector)}"
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
@@ -352,6 +371,7 @@ class Counts:
         self.labels = Counter[str]()
         self.warnings = Counter[str]()
         self.ambiguous = Counter[bool]()
+        self.num_unreadable = 0  # photos, frames and failed videos
 
     def add(self, info: PhotoInfo, rows: Sequence[Mapping[str, Cell]]) -> None:
         """Adds a photo or frame and its rows in the table."""
@@ -362,6 +382,7 @@ class Counts:
             kind = "failed video"
         self.kinds[kind] += 1
         self.statuses[info.reason] += 1
+        self.num_unreadable += info.status not in READ_STATUSES
         self.cuts.add(info)
         for row in rows:
             if row.get("face") is None:  # a photo without a face

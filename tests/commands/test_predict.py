@@ -562,3 +562,23 @@ def test_real_people_keep_their_numbers(clips: Path) -> None:
         assert {tuple(sorted(face.track for face in frame.faces)) for frame in frames} == {
             tuple(range(1, people + 1))
         }
+
+
+def test_strict_ends_with_status_1_after_the_table_is_written(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table = tmp_path / "faces.csv"
+    with pytest.raises(SystemExit) as end:
+        run("predict", photos, f"--output={table}", "--strict", "--workers=0")
+    assert end.value.code == 1
+    assert "`--strict`: 2 images cannot be read." in capsys.readouterr().out
+    statuses = {Path(row["path"]).name: row["status"] for row in read(table)}
+    assert len(statuses) == 6
+    run("predict", photos / "noise.png", f"--output={table}", "--overwrite", "--strict")
+
+    folder = tmp_path / "tables"
+    for _ in range(2):  # a run, and a run that finds all tables complete
+        with pytest.raises(SystemExit) as end:
+            run("predict", photos, f"--output={folder}", "--strict", "--workers=0")
+        assert end.value.code == 1
+        assert "2 images cannot be read" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import DETECTORS, Detector, DetectorName, YuNet
+from fer_vit.face.detectors import DETECTORS, Detector, YuNet
 from fer_vit.face.image import UNREADABLE, decode_image, encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
@@ -108,7 +108,7 @@ def test_prepare_makes_a_manifest_of_a_folder(
 
 @pytest.mark.parametrize("detector", ["landmarks", "none"])
 def test_prepare_without_a_detector(
-    photos: Path, tmp_path: Path, detector: DetectorName, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, detector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)

@@ -3,19 +3,19 @@
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
+from fer_vit.exporting.formats import FORMATS, find_format
 from fer_vit.face import detectors
 from fer_vit.face.crop import CropSpec, mirror
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import (
     DETECTORS,
     Detector,
-    DetectorName,
     YuNet,
     detect_in_crop,
     find_detector,
@@ -172,10 +172,9 @@ def test_an_unknown_detector_is_refused_with_the_default(name: Any) -> None:
 def test_every_name_of_an_option_is_a_detector_that_finds_the_face_of_a_crop(
     astronaut: Image,
 ) -> None:
-    assert (*DETECTORS,) == get_args(DetectorName)
     for name, entry in DETECTORS.items():
         detector = entry.load(entry.min_score)
-        assert find_detector(name) is entry  # type: ignore[arg-type]
+        assert find_detector(name) is entry
         assert isinstance(detector, type(entry))
         assert 0 <= detector.crop_score <= 1
         faces = FaceFinder(CropSpec(48), "crop", pickle.loads(pickle.dumps(detector))).find(
@@ -300,3 +299,33 @@ def test_faces_of_a_photo_are_counted_on_the_scale_of_their_detector(
     detector = Fixed([(*SMALL[:4], 0.4)])
     detector.photo_score = photo_score
     assert is_photo(detector, np.zeros((600, 600, 3), np.uint8)) == expected
+
+
+def test_a_package_offers_a_detector_and_a_format_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an installation of such a package leaves: a module, and its entry points."""
+    (tmp_path / "mine_of_a_test.py").write_text(
+        "import numpy as np\n"
+        "from fer_vit.exporting.formats import FORMATS\n"
+        "from fer_vit.face.detection import Detection\n"
+        "class Corner:\n"
+        "    def find(self, image):\n"
+        "        box = np.array([0.0, 0.0, 90.0, 90.0])\n"
+        "        points = box[:2] + 30 + 5 * np.arange(10.0).reshape(5, 2)\n"
+        "        return [Detection(box, points, 0.9)]\n"
+        "FORMAT = FORMATS['.onnx']\n"
+    )
+    facts = tmp_path / "mine_of_a_test-1.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine-of-a-test\nVersion: 1\n")
+    (facts / "entry_points.txt").write_text(
+        "[fer_vit.detectors]\ncorner = mine_of_a_test:Corner\n"
+        "[fer_vit.formats]\nmine = mine_of_a_test:FORMAT\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (face,) = find_detector("corner").load(0.0).find(np.zeros((100, 100, 3), np.uint8))
+    assert face.box.tolist() == [0, 0, 90, 90]
+    assert find_format(Path("model.mine")) is FORMATS[".onnx"]
+    with pytest.raises(FerVitError, match="yunet, landmarks, none, corner, but got corners"):
+        find_detector("corners")

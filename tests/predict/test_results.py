@@ -403,3 +403,11 @@ def test_a_photo_is_read_once(
     monkeypatch.setattr(image, "read_bytes", count)
     model.predict(folder / "a.png", workers=0)
     assert opened == [folder / "a.png"]
+
+
+def test_data_frames_and_readers_of_arrow_take_faces(faces: FaceResults) -> None:
+    rows = table(faces)
+    assert pa.table(faces).equals(rows)
+    frame = faces.to_pandas()
+    assert list(frame.columns) == rows.column_names
+    assert frame["path"].tolist() == rows["path"].to_pylist()
