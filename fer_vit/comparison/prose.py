@@ -26,7 +26,7 @@ from fer_vit.comparison.rows import (
 )
 from fer_vit.comparison.study import Pair
 from fer_vit.errors import printable
-from fer_vit.heads import WEAK_R
+from fer_vit.heads import HEADS, MOVEMENTS, WEAK_R
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
@@ -105,10 +105,10 @@ def names_by_pair(contrasts: Sequence[Contrast]) -> dict[Pair, list[str]]:
 def name_measures(kind: Kind, names: Sequence[str]) -> str:
     """Returns some measures of a kind in words; `names` are their names on pages.
 
-    Many outputs of a head are grouped by first word. The first word of a movement is an area of the
-    face: "brow (inner up, down left), mouth (smile left)".
+    Many movements are grouped by their first word, an area of the face: "brow (inner up, down
+    left), mouth (smile left)".
     """
-    if len(names) <= MAX_NAMES or not kind.of_head:
+    if len(names) <= MAX_NAMES or kind.prefix != HEADS[MOVEMENTS].prefix:
         return f"{kind.subject} {list_names(names, MAX_NAMES)}"
     areas: dict[str, list[str]] = {}
     for name in names:

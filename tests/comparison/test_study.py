@@ -365,12 +365,12 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
     assert tests["jawOpen: film - rest"]["p corrected"] == tests["jawOpen: film - rest"]["p"]
     (sentence,) = comparison.sentences["Movements"]
     assert "jaw open" in sentence
-    assert "1 output of the model" in comparison.methods[0]
+    assert "1 measure of outputs" in comparison.methods[0]
     assert "FairFace" in comparison.methods[0], "the training data"
     comparison.write(tmp_path / "c")
     page = (tmp_path / "c" / "results.md").read_text()
     assert "jaw right (weak)" in page
-    assert "1 output is weak" in page
+    assert "1 measure is weak" in page
 
     planned = compare_columns(tmp_path, first | model, second | model, ["move_jawRight"])
     (sentence,) = planned.sentences["Movements"]
