@@ -105,7 +105,7 @@ def main() -> None:
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": 900})
         photograph(page, work / "report" / "index.html", "report", 310, 930)
-        photograph(page, work / "comparison" / "index.html", "comparison", 340, 960)
+        photograph(page, work / "comparison" / "index.html", "comparison", 380, 960)
         browser.close()
 
 

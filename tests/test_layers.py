@@ -35,7 +35,7 @@ LAYERS = [
     {"callbacks", "exporting"},
     {"commands"},
     {"cli", "__init__"},
-    {"__main__"},
+    {"__main__", "completion"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 LIGHTNING = (
