@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo lint test test-all test-browser test-server test-crash test-distributed test-other test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
-	@echo "make lint   style, types, spelling, layers, and pages that must agree with the code (seconds)"
+	@echo "make lint   style, types, spelling, prose, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about eight minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
 	@echo "make test-browser, test-server, test-crash, test-distributed, test-other  a part of the tests marked slow"
@@ -36,11 +36,15 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 # Tests that read the code and the documentation, and run nothing.
 CHECKS := tests/test_layers.py tests/test_pages.py
 
+# CHANGELOG.md and the generated pages follow the code.
+PROSE := README.md CONTRIBUTING.md SECURITY.md data/README.md $(filter-out docs/reference/%,$(wildcard docs/*/*.md))
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/proselint --config .proselintrc.json check $(PROSE)
 	$(BIN)/python -m pytest -n 0 $(CHECKS)
 
 test: lint

@@ -2,6 +2,7 @@
 
 import shutil
 
+import mermaidx
 from sphinx.application import Sphinx
 
 from fer_vit.version import __version__
@@ -60,6 +61,7 @@ docs/how-to/app
 docs/how-to/browser
 docs/how-to/reverse_proxy
 docs/how-to/rest
+docs/how-to/r
 docs/how-to/explaining
 docs/how-to/evaluate
 docs/how-to/compare
@@ -102,6 +104,7 @@ SECURITY
 
 docs/explanation/labels
 docs/explanation/how_it_works
+docs/explanation/map
 docs/explanation/finding_faces
 docs/explanation/faithfulness
 docs/explanation/ambiguous_faces
@@ -113,7 +116,9 @@ docs/explanation/reliability
 :glob:
 :hidden:
 
+docs/results/models
 fer_vit/weights/*/README
+docs/results/other_tools
 docs/results/benchmarks
 docs/results/ablation
 docs/results/finetuning
@@ -121,6 +126,15 @@ docs/results/statistics
 benchmarks/README
 ```
 """
+
+
+def draw_diagrams(app: Sphinx, page: str, source: list[str]) -> None:
+    """Draws the Mermaid diagrams of a page, so that the site needs no script for them."""
+    parts = source[0].split("```mermaid\n")
+    for number in range(1, len(parts)):
+        diagram, _, text = parts[number].partition("```")
+        parts[number] = f"```{{raw}} html\n{mermaidx.render(diagram).svg()}\n```{text}"
+    source[0] = "".join(parts)
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
@@ -138,4 +152,5 @@ def add_index(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", add_contents)
+    app.connect("source-read", draw_diagrams)
     app.connect("build-finished", add_index)

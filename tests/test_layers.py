@@ -206,6 +206,16 @@ def test_every_room_is_known() -> None:
     assert rooms == LEVEL.keys()
 
 
+def test_the_map_names_packages_and_joins_its_boxes() -> None:
+    text = (PACKAGE.parent / "docs/explanation/map.md").read_text("utf-8")
+    boxes = dict(re.findall(r'(\w+)\[/?"[^<"]+<br/>([\w, ]+)"', text))
+    rooms = {room for names in boxes.values() for room in names.split(", ")}
+    assert rooms <= LEVEL.keys()
+    assert {"face", "engine", "faces", "data", "model", "store"} <= rooms
+    mentioned = set(re.findall(r"(\w+)(?:[\[(][^\n]*[\])])? -- ?(?:\w+ --)?>", text))
+    assert mentioned <= {*boxes, "photo", "dataset"}
+
+
 def test_only_commands_print() -> None:
     for path in FILES:
         place = path.relative_to(PACKAGE)
