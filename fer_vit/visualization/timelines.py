@@ -16,6 +16,7 @@ from tqdm import tqdm
 from fer_vit.angles import mean_direction
 from fer_vit.face.finder import Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, as_cells, join_faces
+from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.heads import HEADS, column_periods, outputs_of, target_column
 from fer_vit.predict.photos import PhotoOptions
@@ -160,7 +161,7 @@ class Video:
 
 def _output_curves(
     outputs: Array, columns: Sequence[str], first: IntArray
-) -> dict[str, list[list[float | None]]]:
+) -> dict[str, list[list[Cell]]]:
     """Returns the curve of each output, by head in the order of its outputs.
 
     Args:
@@ -170,7 +171,7 @@ def _output_curves(
     """
     count = np.diff([*first, len(outputs)])  # (points,)
     periods = column_periods(columns)
-    curves: dict[str, list[list[float | None]]] = {}
+    curves: dict[str, list[list[Cell]]] = {}
     for head, names in outputs_of(columns).items():
         curves[head] = []
         for column in (target_column(head, name) for name in names):
