@@ -17,7 +17,7 @@ from fer_vit.commands import models as verb
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
 from fer_vit.store.configs import shipped_configs
-from fer_vit.store.hub import shipped_models
+from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from tests.helpers.commands import run
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
