@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
-from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.heads import EXPRESSION, HEADS, WEAK, WEAK_R
 from fer_vit.report.table import align_columns
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE, shipped_models
 from fer_vit.texts import as_dict
@@ -108,6 +108,9 @@ def head_names(config: Path) -> str:
             measured = [r for r in as_dict(agreement.get(head)).values() if isinstance(r, float)]
             if measured:
                 words.append(f"r {min(measured):.2f} to {max(measured):.2f}")
+                num_weak = sum(r < WEAK_R for r in measured)
+                if num_weak:
+                    words.append(f"{num_weak} {WEAK}")
             names.append(f"{head} ({', '.join(words)})")
     return ", ".join(names)
 

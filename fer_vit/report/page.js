@@ -209,7 +209,7 @@ function step(by, from = current) {
   if (when.person !== person) {
     when.person = person;
     when.timeline = person && timeline(person);
-    when.replaceChildren(...(person ? [expressionKey(), when.timeline] : []));
+    when.replaceChildren(...(person ? [chosenCurve.key(), when.timeline] : []));
   }
   when.timeline?.place(current);
   if (!dialog.open) {

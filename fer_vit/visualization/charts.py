@@ -13,7 +13,17 @@ import numpy as np
 
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, POSE, Head, in_words, output_titles, outputs_of, target_column
+from fer_vit.heads import (
+    HEADS,
+    POSE,
+    WEAK,
+    Head,
+    in_words,
+    output_titles,
+    outputs_of,
+    target_column,
+    weak_columns,
+)
 from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
@@ -56,9 +66,10 @@ class Chart(NamedTuple):
 
 
 def fixed_head(model: Recognizer, name: str) -> Json:
-    """Returns what all faces share in a head's chart: names of outputs, meanings, scale, biases.
+    """Returns what all faces share in a head's chart: what describes its outputs, and its scale.
 
-    Only a head that names its outputs has meanings. Returns None if the model has no such head.
+    The mark of an output is `WEAK` or empty. Only a head that names its outputs has meanings.
+    Returns None if the model has no such head.
     """
     outputs = list(model.net.settings.outputs.get(name, ()))
     if not outputs:
@@ -69,8 +80,11 @@ def fixed_head(model: Recognizer, name: str) -> Json:
     bias = _in_unit(head, layer.bias.detach().double().cpu().numpy())  # (K,)
     if not is_bounded(head):
         bias = head.middle + bias
+    weak = weak_columns(model.net.settings.r)
+    marks = [WEAK if target_column(name, output) in weak else "" for output in outputs]
     return _about(head) | {
         "names": [*output_titles(outputs).values()],
+        "marks": marks,
         "meanings": [head.outputs[output] for output in outputs if head.outputs],
         "places": [drawn_region(output, regions) for output in outputs],
         "bias": round_values(bias),
@@ -99,7 +113,7 @@ def fixed_pose(model: Recognizer) -> Json:
     """
     shared = fixed_head(model, POSE)
     if shared is None:
-        return _about(HEADS[POSE]) | {"names": [], "places": [], "bias": []}
+        return _about(HEADS[POSE]) | {"names": [], "marks": [], "places": [], "bias": []}
     return shared
 
 

@@ -18,6 +18,7 @@ from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
+from fer_vit.heads import WEAK_MEANING, means_of, weak_columns
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -67,6 +68,7 @@ ATTENTION_TEXT = (
     "classified. It is not a reason for the prediction: it does not depend on the expression, and "
     "a region with much attention need not change the prediction."
 )
+SMILE_NOTE = "Slight smiles are often called neutral: prefer the movement."
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def write_report(
     incomplete = len(left_out) + len(faces.people_left_out)
     curves: list[dict[str, Any]] = []
     for path, video in faces.videos.items():
-        curves += video.curves(_below_root(path, root))
+        curves += video.curves(_below_root(path, root), model.outputs)
     left_out |= _left_out_of_videos(faces.videos, faces.people_left_out)
     render(
         folder / "index.html",
@@ -148,6 +150,7 @@ def write_report(
         region_tokens=model.net.layout.tokens_per_region,
         charts=charts,
         meaning=view_texts(model, options.explain.method),
+        notes=list_notes(model),
         people=curves,
         skipped=[(_below_root(path, root), reason) for path, reason in skipped.items()],
         left_out=[(_below_root(path, root), what) for path, what in left_out.items()],
@@ -372,6 +375,16 @@ def view_texts(model: Recognizer, method: str) -> dict[str, str]:
         "attention": f"{ATTENTION_TEXT} {_faithfulness_text(faithfulness.get('attention', ()))}",
         "attribution": f"{drives} {_faithfulness_text(faithfulness.get(method, ()))}",
     }
+
+
+def list_notes(model: Recognizer) -> list[str]:
+    """Returns what a reader of the model's labels and outputs must know, as sentences."""
+    notes = []
+    if "smile" in means_of(model.outputs) and "neutral" in model.labels:
+        notes.append(SMILE_NOTE)
+    if weak_columns(model.net.settings.r):
+        notes.append(WEAK_MEANING)
+    return notes
 
 
 def _faithfulness_text(gain: Sequence[float]) -> str:

@@ -1,6 +1,6 @@
 """Collects the people in videos: curves of their expressions, and faces that a report shows.
 
-Shapes: C labels, T times.
+Shapes: C labels, K outputs of further heads, T times.
 """
 
 from collections import Counter, defaultdict
@@ -13,9 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
+from fer_vit.angles import mean_direction
 from fer_vit.face.finder import Crops, FaceFinder, stack_crops
-from fer_vit.faces import Face, Faces, join_faces
-from fer_vit.geometry import Image
+from fer_vit.faces import Face, Faces, as_cells, join_faces
+from fer_vit.fields import Cell
+from fer_vit.geometry import Array, Image, IntArray
+from fer_vit.heads import HEADS, column_periods, outputs_of, target_column
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
@@ -41,6 +44,7 @@ class Timeline:
     track: int
     times: list[float] = field(default_factory=list)  # seconds of T frames with the person
     shares: list[list[float]] = field(default_factory=list)  # (T, C), smoothed probabilities
+    outputs: list[Array] = field(default_factory=list)  # (T, K), smoothed; NaN: unknown
     labels: Counter[str] = field(default_factory=Counter)  # frames by smoothed expression
     # start and end, in seconds, of each span without the person
     gaps: list[tuple[float, float]] = field(default_factory=list)
@@ -63,8 +67,10 @@ class Timeline:
         chosen += evenly(steady, max_faces - len(changes))
         return sorted(chosen, key=lambda face: face.frame or 0)
 
-    def add(self, face: Face, seconds: float, frame: int) -> None:
-        """Adds a face at a time in seconds, in a frame with an index among the frames read.
+    def add(self, face: Face, outputs: Array, seconds: float, frame: int) -> None:
+        """Adds a face with its smoothed outputs (K,) at a time in seconds.
+
+        `frame` is the index of its frame among the frames read.
 
         When `faces` has more than twice `PICTURES` faces, every second face is removed.
         """
@@ -83,6 +89,7 @@ class Timeline:
 
         self.times.append(seconds)
         self.shares.append(list(face.smoothed.values()))
+        self.outputs.append(outputs.astype(np.float32))  # half the memory of a long video
         self._frame = frame
 
 
@@ -113,10 +120,14 @@ class Video:
                 numbers[track] = number
         return numbers
 
-    def curves(self, name: str) -> Iterator[dict[str, Any]]:
+    def curves(self, name: str, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Yields the JSON values from which `page.js` draws the curves of each person.
 
-        Times are in seconds, shares in thousandths. `name` is the video's name on the page.
+        Times are in seconds, shares in thousandths, outputs in the unit of their head.
+
+        Args:
+            name: The video's name on the page.
+            columns: The columns of the K outputs.
         """
         duration = self.end - self.start
         if duration == 0:  # a single frame
@@ -134,6 +145,7 @@ class Video:
             _, first, count = np.unique(span, return_index=True, return_counts=True)
             mean_times = np.add.reduceat(times, first) / count  # (points,)
             mean_shares = np.add.reduceat(shares, first) / count[:, None]  # (points, C)
+            outputs = np.array(person.outputs, float)[order]  # (T, K)
             yield {
                 "name": name,
                 "track": person.track,
@@ -142,8 +154,38 @@ class Video:
                 "end": round(self.end, 3),
                 "times": mean_times.round(3).tolist(),
                 "shares": (1000 * mean_shares.T).round().astype(int).tolist(),
+                "outputs": _output_curves(outputs, columns, first),
                 "gaps": np.round(person.gaps, 3).tolist(),
             }
+
+
+def _output_curves(
+    outputs: Array, columns: Sequence[str], first: IntArray
+) -> dict[str, list[list[Cell]]]:
+    """Returns the curve of each output, by head in the order of its outputs.
+
+    Args:
+        outputs: The outputs (T, K).
+        columns: The columns of the K outputs.
+        first: The first time of each point (points,); a point is a mean, or a mean direction.
+    """
+    count = np.diff([*first, len(outputs)])  # (points,)
+    periods = column_periods(columns)
+    curves: dict[str, list[list[Cell]]] = {}
+    for head, names in outputs_of(columns).items():
+        curves[head] = []
+        for column in (target_column(head, name) for name in names):
+            values = outputs[:, columns.index(column)]  # (T,)
+            if column in periods:
+                angles = 2 * np.pi / periods[column] * values
+                sine = np.add.reduceat(np.sin(angles), first) / count
+                cosine = np.add.reduceat(np.cos(angles), first) / count
+                points = mean_direction(sine, cosine, periods[column])
+            else:
+                points = np.add.reduceat(values, first) / count
+            digits = 1 if HEADS[head].high > 10 else 3
+            curves[head].append(as_cells(points.round(digits)))
+    return curves
 
 
 def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
@@ -213,11 +255,11 @@ class Watched:
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
         video.start = min(video.start, info.seconds)  # times of damaged videos may decrease
         video.end = max(video.end, info.seconds)
-        for face in faces:
+        for face, outputs in zip(faces, faces.smoothed_outputs, strict=True):
             assert face.track is not None  # every face of a video has a track
             track = face.track
             person = video.people.setdefault(track, Timeline(track))
-            person.add(face, info.seconds, frame)
+            person.add(face, outputs, info.seconds, frame)
 
 
 def watch_people(frames: Iterable[Faces]) -> Watched:

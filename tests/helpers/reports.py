@@ -80,6 +80,7 @@ def write_page(
         "views": ["the whole encoder"],
         "grid": (0, 0),
         "meaning": {},
+        "notes": (),
         "averages": (),
         "min_faces": 30,
         "people": (),

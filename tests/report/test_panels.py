@@ -15,12 +15,14 @@ FIXED = {
     "movements": {
         "title": "Movements",
         "names": ["mouth smile left", "mouth smile right", "jaw <i>open", "eye blink left"],
+        "marks": ["", "weak", "weak", ""],
         "places": [0, 0, 2, None],
         "bias": [-1.0, -2.0, 0.5, 0.0],
     },
     "pose": {
         "title": "Head pose",
         "names": ["yaw", "roll"],
+        "marks": ["", ""],
         "bias": [1.0, 0.0],
         "unit": "degrees",
         "bounded": False,
@@ -28,6 +30,7 @@ FIXED = {
     "affect": {
         "title": "Valence and arousal",
         "names": ["valence", "arousal"],
+        "marks": ["", "weak"],
         "meanings": [*HEADS["affect"].outputs.values()],
         "bias": [0.0, 0.1],
         "unit": "",
@@ -38,6 +41,7 @@ FIXED = {
     "age": {
         "title": "Age <i>",
         "names": ["years"],
+        "marks": [""],
         "meanings": [],
         "bias": [35.0],
         "unit": "years",
@@ -72,11 +76,11 @@ def cells(page: Page, table: str) -> list[list[str]]:
 def test_movements_are_bars_by_side_and_add_up_from_their_terms(tab: Tab, file: Path) -> None:
     page, wrong = tab.open(file.as_uri())
     assert cells(page, ".movements .wide") == [
-        ["mouth smile", "0.40", "0.78"],
-        ["jaw <i>open", "0.20"],
+        ["mouth smile weak", "0.40", "0.78"],  # a side is weak
+        ["jaw <i>open weak", "0.20"],
     ]
     onface = page.locator(".movements .onface")
-    assert onface.locator("text").all_text_contents() == ["mouth smile", "jaw <i>open"]
+    assert onface.locator("text").all_text_contents() == ["mouth smile", "jaw <i>open (weak)"]
     full, part = (
         float(onface.locator(f"rect.{kind}").first.get_attribute("width") or 0)
         for kind in ("track", "level")
@@ -115,6 +119,7 @@ def test_pose_and_affect_are_in_numbers_and_words(tab: Tab, file: Path) -> None:
     assert [text.splitlines()[0] for text in dials] == ["yaw -20°", "pitch +1°", "roll +8°"]
     assert "right" in dials[0]
     assert [row[-1] for row in cells(page, ".affect .bars")] == ["+0.50", "-0.25"]
+    assert [row[0] for row in cells(page, ".affect .bars")] == ["valence", "arousal weak"]
     notes = page.locator(".affect .note").all_inner_texts()
     assert notes[0].startswith("valence: from unpleasant to pleasant; experimental")
     assert len(notes) == 2

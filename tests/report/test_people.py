@@ -17,6 +17,28 @@ from tests.helpers.reports import write_page
 NAME = """<img src=x onerror="document.title='owned'">.mp4"""
 LABELS = ("happiness", "<i>fear")
 REGIONS = ("mouth", "nose")
+CHARTS = {
+    "movements": {
+        "title": "Movements",
+        "names": ["smile <i> left", "smile <i> right", "jaw left"],
+        "marks": ["", "", "weak"],
+        "meanings": [],
+        "unit": "",
+        "low": 0.0,
+        "high": 1.0,
+    },
+    "pose": {
+        "title": "Head pose",
+        "names": ["yaw", "roll"],
+        "marks": ["", ""],
+        "meanings": ["turn", "tilt"],
+        "unit": "degrees",
+        "low": -180.0,
+        "high": 180.0,
+    },
+    "affect": {"title": "Valence and arousal", "names": ["valence"], "marks": [""]},
+}
+"""Of three heads, of which the people have curves of two."""
 
 
 def person(track: int, frames: int, name: str = NAME) -> dict[str, Any]:
@@ -29,6 +51,10 @@ def person(track: int, frames: int, name: str = NAME) -> dict[str, Any]:
         "end": 10.0,
         "times": times.tolist(),
         "shares": [(100 * times).tolist(), (1000 - 100 * times).tolist()],
+        "outputs": {
+            "movements": [(times / 10).tolist(), (1 - times / 10).tolist(), [None] * frames],
+            "pose": [(3 * times).tolist(), [0.0] * frames],
+        },
         "gaps": [[4.0, 6.0]] if track == 1 else [],
     }
 
@@ -58,7 +84,13 @@ def write(folder: Path) -> Path:
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
     people = [person(track, 30 - track) for track in range(10)]
     write_page(
-        folder / "index.html", {"Method": "x"}, LABELS, records, regions=REGIONS, people=people
+        folder / "index.html",
+        {"Method": "x"},
+        LABELS,
+        records,
+        regions=REGIONS,
+        people=people,
+        charts=CHARTS,
     )
     return folder / "index.html"
 
@@ -223,3 +255,41 @@ def test_the_colours_of_expressions_are_named_once_and_rows_stand_beside_their_v
         edges = name.bounding_box()
         assert edges
         assert edges["x"] + edges["width"] <= left["x"]
+
+
+def test_one_list_chooses_what_is_drawn_over_time(tab: Tab, tmp_path: Path) -> None:
+    page, wrong = tab.open(write(tmp_path).as_uri(), 390)
+    choice = page.get_by_label("Curve")
+    options = choice.locator("option").all_text_contents()
+    assert options == ["expressions", "Head pose", "smile <i>", "jaw left (weak)"]
+    assert choice.locator("optgroup").get_attribute("label") == "Movements"
+    lines = page.locator(".person").first.locator("path.curve")
+    scale = page.locator(".person .rows.ends").first.locator("span")
+    line = page.get_by_role("slider", name="person 0 over time")
+
+    choice.focus()
+    page.keyboard.press("ArrowDown")  # by the keyboard alone
+    assert scale.all_inner_texts() == ["45", "degrees", "-45"]  # the largest angle is 30
+    assert page.locator("#time > .key span").all_inner_texts() == ["yaw", "roll"]
+    choice.select_option(label="smile <i>")
+    assert scale.all_inner_texts() == ["1", "intensity", "0"]
+    first, second = [path.get_attribute("d") or "" for path in lines.all()]
+    assert first.startswith("M0.0 100.0h0L")
+    assert first.endswith("L1000.0 0.0")
+    assert second.startswith("M0.0 0.0h0L")
+    assert second.endswith("L1000.0 100.0")
+    line.focus()
+    page.keyboard.press("End")
+    values = "smile <i> left 1.00, smile <i> right 0.00"
+    assert line.get_attribute("aria-valuetext") == f"0:10.0  {values}"
+    page.keyboard.press("Enter")  # the curve below the face is the same
+    below = page.locator("dialog .timeline path.curve")
+    assert [path.get_attribute("d") for path in below.all()] == [first, second]
+    page.keyboard.press("Escape")
+    choice.select_option(label="jaw left (weak)")
+    assert lines.get_attribute("d") == ""  # nothing is known
+    assert line.get_attribute("aria-valuetext") == "0:10.0  jaw left (weak) unknown"
+    choice.select_option(label="expressions")
+    assert lines.count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert wrong == []

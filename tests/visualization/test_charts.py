@@ -11,7 +11,7 @@ import torch
 from fer_vit import report
 from fer_vit.face.image import encode_png
 from fer_vit.faces import Face
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, WEAK_MEANING
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
@@ -21,6 +21,7 @@ from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import ExplainOptions, explain_faces
+from fer_vit.visualization.report import list_notes
 
 SINGLE = [(head, name) for head, entry in HEADS.items() for name in entry.outputs or ["a b"]]
 
@@ -55,6 +56,15 @@ def test_a_head_of_one_output_has_a_chart_with_its_terms(
     bias = fixed_charts(model)[head]["bias"]
     assert len(chart["face"]) == len(chart["regions"]) == len(bias) == 1
     assert chart["values"] == pytest.approx([*face.outputs.values()], abs=1e-3)
+
+
+def test_a_chart_marks_weak_outputs_and_not_unmeasured_ones() -> None:
+    model = small_model({"movements": ["a", "b", "c"]})
+    model.net.settings.r = {"movements": {"a": 0.59, "b": 0.6}}
+    assert fixed_charts(model)["movements"]["marks"] == ["weak", "", ""]
+    assert list_notes(model) == [WEAK_MEANING]
+    model.net.settings.r = {}
+    assert list_notes(model) == []
 
 
 def test_an_entry_of_special_is_a_chart_without_a_head(

@@ -4,6 +4,7 @@ and a fair choice of pictures.
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
@@ -264,6 +265,24 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
     assert line["end"] == 0.4
     assert line["times"] == [0, 0.2, 0.3, 0.4]
     assert line["shares"] == [[0, 200, 300, 400], [1000, 800, 700, 600]]
+
+
+def test_the_curve_of_an_output_has_means_and_of_an_angle_mean_directions() -> None:
+    turns = [178.0, -179.0, 10.0, np.nan]
+    watched = Watched()
+    for number, turn in enumerate(turns):
+        faces = make_faces(
+            ["a"],
+            [[1.0]],
+            outputs={"yaw": [turn], "move_x": [number / 10]},
+            frame=number,
+            seconds=(0.0, 0.0, 1.0, 2.0)[number],  # the first two are one point
+            track=[0],
+            smoothed=True,
+        )
+        watched.add(replace(faces, smoothed_outputs=faces.outputs))
+    (line,) = watched.videos["a.mp4"].curves("a.mp4", faces.scheme.outputs)
+    assert line["outputs"] == {"movements": [[0.05, 0.2, 0.3]], "pose": [[179.5, 10.0, None]]}
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:

@@ -51,6 +51,11 @@ function largest(values, most) {
   return order.slice(0, most);
 }
 
+/* The name of output `k` of a head as a text, and as the content of an element, with its mark if there is one. */
+const markedName = ({names, marks}, k) => names[k] + (marks[k] && ` (${marks[k]})`);
+const withMark = (name, mark) =>
+  mark ? element('span', {}, `${name} `, element('small', {class: 'mark'}, mark)) : name;
+
 /* A bar from 0 to 1; `mark` is a place with a line, such as an equal share. */
 function bar(length, mark = null) {
   const drawn = element('i', {class: 'bar', '--w': Math.min(1, Math.max(0, length))});

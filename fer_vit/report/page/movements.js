@@ -1,31 +1,31 @@
 /* Facial movements: the strongest on their regions, all in a table, and the terms of any one. */
-const WEAK = 0.1; // intensity below which a movement is in the folded part of the table
-const isStrong = value => Number(value.toFixed(2)) >= WEAK; // as the number on the page is rounded
+const STRONG = 0.1; // intensity from which a movement is not in the folded part of the table
+const isStrong = value => Number(value.toFixed(2)) >= STRONG; // as the number on the page is rounded
 const DRAWN = 6; // movements on the picture, at most
 
-/* Movements by their name without the side: {name, sides: {right, left} or {both}, value}; indices by side. */
-function movementGroups({values}, {names}) {
+/* Movements by their name without the side: {name, mark, sides: {right, left} or {both}}; indices by side. */
+function movementGroups({names, marks}) {
   const groups = new Map();
   names.forEach((name, index) => {
     const partner = name.endsWith(' left') ? name.replace(/left$/, 'right') : name.replace(/right$/, 'left');
     const sided = partner !== name && names.includes(partner);
     const base = sided ? name.replace(/ (left|right)$/, '') : name;
-    const group = groups.get(base) ?? {name: base, sides: {}, value: 0};
+    const group = groups.get(base) ?? {name: base, mark: '', sides: {}};
     group.sides[sided ? name.split(' ').at(-1) : 'both'] = index;
-    group.value = Math.max(group.value, values[index]);
+    group.mark ||= marks[index]; // a movement is weak if a side is
     groups.set(base, group);
   });
-  return [...groups.values()].sort((first, second) => second.value - first.value);
+  return [...groups.values()];
 }
 
 function movementTable(caption, groups, {values}) {
   // All bars are equally long, also of a movement without sides, which stands between the sides.
   const level = (index, kind = 'level') =>
     element('span', {class: kind}, bar(values[index]), values[index].toFixed(2));
-  const rows = groups.map(({name, sides}) =>
+  const rows = groups.map(({name, mark, sides}) =>
     sides.both === undefined
-      ? [name, level(sides.right), level(sides.left)]
-      : [name, element('td', {colspan: 2}, level(sides.both, 'level both'))],
+      ? [withMark(name, mark), level(sides.right), level(sides.left)]
+      : [withMark(name, mark), element('td', {colspan: 2}, level(sides.both, 'level both'))],
   );
   const made = table(caption, ['movement', 'right', 'left'], rows);
   made.classList.add('wide');
@@ -50,7 +50,7 @@ function movementPicture(data, shared, face) {
     const canvas = startPicture(svg, face, true);
     const taken = [];
     for (const index of drawn) {
-      const name = shared.names[index].replace(/ (left|right)$/, '');
+      const name = markedName(shared, index).replace(/ (left|right)\b/, '');
       drawLevel(canvas, name, data.values[index], canvas.middle[shared.places[index]], taken);
     }
   };
@@ -86,10 +86,9 @@ function drawLevel({svg, text, width}, name, value, [centre, middle], taken) {
 }
 
 function movementTerms(data, shared, face) {
-  const {names} = shared;
   const choice = element('select', {'aria-label': 'Movement'});
-  const order = [...names.keys()].sort((a, b) => data.values[b] - data.values[a]);
-  choice.append(...order.map(index => element('option', {value: index}, names[index])));
+  const order = [...shared.names.keys()].sort((a, b) => data.values[b] - data.values[a]);
+  choice.append(...order.map(index => element('option', {value: index}, markedName(shared, index))));
   const place = element('div');
   const show = () => {
     const index = Number(choice.value);
@@ -102,9 +101,10 @@ function movementTerms(data, shared, face) {
 }
 
 CHARTS.movements = (data, shared, face) => {
-  const groups = movementGroups(data, shared);
-  const strong = groups.filter(group => isStrong(group.value));
-  const weak = groups.filter(group => !isStrong(group.value));
+  const most = ({sides}) => Math.max(...Object.values(sides).map(index => data.values[index]));
+  const groups = movementGroups(shared).sort((first, second) => most(second) - most(first));
+  const strong = groups.filter(group => isStrong(most(group)));
+  const others = groups.filter(group => !isStrong(most(group)));
   const parts = [
     element('div', {class: 'onface'}, movementPicture(data, shared, face)),
     element(
@@ -117,13 +117,13 @@ CHARTS.movements = (data, shared, face) => {
       ),
     ),
   ];
-  if (weak.length) {
+  if (others.length) {
     parts[1].append(
       element(
         'details',
         {},
-        element('summary', {}, `${weak.length} more below ${WEAK}`),
-        movementTable('', weak, data),
+        element('summary', {}, `${others.length} more below ${STRONG}`),
+        movementTable('', others, data),
       ),
     );
   }

@@ -18,32 +18,163 @@ function spans(times) {
   });
 }
 
-/* Areas on top of each other; each reaches to 0 and is covered by those before it. */
-function stacked({start, end, gaps}, times, layers) {
+/* A place in a chart that is 1000 wide. */
+const acrossChart =
+  ({start, end}) =>
+  time =>
+    ((1000 * (time - start)) / (end - start || 1)).toFixed(1);
+
+const emptyChart = () =>
+  element('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+
+/* A chart with its scale, whose texts are its top, its quantity and its bottom; empty while the person is absent. */
+function framed(person, drawn, texts) {
+  const x = acrossChart(person);
+  for (const [from, to] of person.gaps) {
+    drawn.append(element('rect', {x: x(from), y: 0, width: x(to) - x(from), height: 100}));
+  }
+  const scale = texts.map(text => element('span', {}, text));
+  return element('figure', {}, element('div', {class: 'rows ends', 'aria-hidden': 'true'}, ...scale), drawn);
+}
+
+/* The probabilities as areas on top of each other; each reaches to 0 and is covered by those before it. */
+function probabilityAreas(person) {
+  const {times} = person;
+  const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
   const sums = times.map(() => 0);
-  const length = end - start || 1;
   const edges = layers.map(({values}) => values.map((value, i) => [(sums[i] += value), 0]));
   const high = Math.max(...sums);
-  const x = time => ((1000 * (time - start)) / length).toFixed(1);
+  const x = acrossChart(person);
   const y = value => ((100 * (high - value)) / (high || 1)).toFixed(1);
-  const drawn = element('svg', {viewBox: '0 0 1000 100', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
+  const drawn = emptyChart();
   const steps = times.length < 60 ? spans(times) : times.map(time => [time]); // steps where frames are few
   layers.forEach(({colour, name}, n) => {
     const along = side => steps.flatMap((span, i) => span.map(time => `${x(time)} ${y(edges[n][i][side])}`));
     const points = [...along(0), ...along(1).reverse()];
     drawn.prepend(element('path', {d: `M${points.join('L')}Z`, '--c': colour}, element('title', {}, name)));
   });
-  for (const [from, to] of gaps) {
-    drawn.append(element('rect', {x: x(from), y: 0, width: x(to) - x(from), height: 100}));
+  return framed(person, drawn, ['1', 'probability', '0']);
+}
+
+/* Lines differ in colour and in dashes. */
+const LINES = [
+  {colour: 'var(--ink)', dashes: 'none'},
+  {colour: '#12a37a', dashes: '7 4'},
+  {colour: '#a855f7', dashes: '2 3'},
+];
+const lineOf = n => LINES[n % LINES.length];
+
+/* Outputs as lines, and a line at 0 if values may be below; an unknown value interrupts its line. */
+function outputLines(person, {lines, low, high, unit}) {
+  const x = acrossChart(person);
+  const y = value => ((100 * (high - value)) / (high - low)).toFixed(1);
+  const drawn = emptyChart();
+  if (low < 0) drawn.append(element('path', {d: `M0 ${y(0)}H1000`, class: 'zero'}));
+  lines.forEach(({name, head, k}, n) => {
+    let path = '';
+    let known = false; // whether the time before has a value
+    person.outputs[head][k].forEach((value, i) => {
+      if (value !== null) {
+        const point = `${x(person.times[i])} ${y(value)}`;
+        path += known ? `L${point}` : `M${point}h0`; // a dot if no value follows
+      }
+      known = value !== null;
+    });
+    const {colour, dashes} = lineOf(n);
+    drawn.append(
+      element(
+        'path',
+        {d: path, class: 'curve', '--c': colour, 'stroke-dasharray': dashes},
+        element('title', {}, name),
+      ),
+    );
+  });
+  return framed(person, drawn, [String(high), unit, String(low)]);
+}
+
+/* What a reader may choose to see over time: {title, family, draw, key, text}. `draw` returns the chart of a person, `key`
+   the key of its colours, and `text` the values at the time of a face. */
+const EXPRESSIONS = {
+  title: 'expressions',
+  family: '',
+  draw: probabilityAreas,
+  key: expressionKey,
+  text: (person, face) => `${labels[face.order[0]]} ${probability(face.probabilities[face.order[0]])}`,
+};
+let chosenCurve = EXPRESSIONS;
+
+/* Outputs that a head names are in one chart. Of other heads, each output has a chart, and both sides have one. */
+function outputCurves() {
+  const curves = [];
+  for (const head of chartOrder.filter(name => people[0].outputs[name])) {
+    const shared = fixed[head];
+    if (shared.meanings.length) {
+      curves.push(outputCurve(head, [...shared.names.keys()], shared.title, ''));
+    } else {
+      for (const {name, mark, sides} of movementGroups(shared))
+        curves.push(outputCurve(head, Object.values(sides), name + (mark && ` (${mark})`), shared.title));
+    }
   }
-  const scale = element(
-    'div',
-    {class: 'rows ends', 'aria-hidden': 'true'},
-    element('span', {}, '1'),
-    element('span', {}, 'probability'),
-    element('span', {}, '0'),
-  );
-  return element('figure', {}, scale, drawn);
+  return curves.sort((a, b) => (a.family ? 1 : 0) - (b.family ? 1 : 0)); // single entries are not below long lists
+}
+
+const ANGLES = [10, 20, 45, 90]; // degrees at the end of a scale
+function outputCurve(head, indices, title, family) {
+  const shared = fixed[head];
+  const lines = indices.map(k => ({name: markedName(shared, k), head, k}));
+  let {low, high} = shared;
+  if (low < 0 && high > 10) {
+    const values = people.flatMap(person => indices.flatMap(k => person.outputs[head][k]));
+    const most = values.reduce((end, value) => Math.max(end, Math.abs(value)), 0);
+    high = ANGLES.find(end => end >= most) ?? high;
+    low = -high;
+  }
+  const digits = high > 5 ? 0 : 2;
+  const chart = {lines, low, high, unit: shared.unit || (low < 0 ? 'value' : 'intensity')};
+  return {
+    title,
+    family,
+    draw: person => outputLines(person, chart),
+    key: () => {
+      const entries = lines.map(({name}, n) => {
+        const {colour, dashes} = lineOf(n);
+        const line = element('path', {d: 'M0 4H26', '--c': colour, 'stroke-dasharray': dashes});
+        return element('span', {}, element('svg', {viewBox: '0 0 26 8', 'aria-hidden': 'true'}, line), name);
+      });
+      return element('p', {class: 'key'}, ...entries);
+    },
+    text: (person, face) => {
+      const distances = person.times.map(time => Math.abs(time - face.seconds));
+      const nearest = distances.indexOf(Math.min(...distances));
+      const values = lines.map(({name, k}) => {
+        const value = person.outputs[head][k][nearest];
+        return `${name} ${value === null ? 'unknown' : value.toFixed(digits)}`;
+      });
+      return values.join(', ');
+    },
+  };
+}
+
+/* The list of curves: one is chosen for all people, on the page and below a face. */
+function showCurveChoices() {
+  const curves = [EXPRESSIONS, ...outputCurves()];
+  const form = document.querySelector('.curves');
+  form.hidden = curves.length < 2;
+  const families = new Map([['', form.curve]]);
+  curves.forEach(({title, family}, value) => {
+    if (!families.has(family)) {
+      const group = element('optgroup', {label: family});
+      families.set(family, group);
+      form.curve.append(group);
+    }
+    families.get(family).append(element('option', {value}, title));
+  });
+  form.addEventListener('submit', event => event.preventDefault());
+  form.addEventListener('input', () => {
+    chosenCurve = curves[form.curve.value];
+    for (const key of document.querySelectorAll('#time > .key, .when .key')) key.replaceWith(chosenCurve.key());
+    for (const block of document.querySelectorAll('.timeline')) block.redraw();
+  });
 }
 
 /* A row for each region: orange where it contributes to the predicted expression, blue where it counts against it. */
@@ -121,16 +252,21 @@ function timeline(person) {
   const at = time => (time - start) / (end - start || 1);
   const distance = (i, time) => Math.abs(faces[i].seconds - time);
   const nearest = time => own.reduce((best, i) => (distance(i, time) < distance(best, time) ? i : best));
-  const layers = labels.map((name, n) => ({name, colour: colours[n], values: person.shares[n]}));
+  let chart = chosenCurve.draw(person);
   const block = element(
     'div',
     {class: 'timeline'},
     pictureStrip(person, nearest),
-    stacked(person, person.times, layers),
+    chart,
     strips(person, own),
     timeTicks(person, at),
   );
   block.own = own;
+  block.redraw = () => {
+    const before = chart;
+    chart = chosenCurve.draw(person);
+    before.replaceWith(chart);
+  };
   block.place = number => {
     block.number = number;
     block.style.setProperty('--x', at(faces[number].seconds));
@@ -157,13 +293,17 @@ function showPerson(person) {
   for (const [attribute, value] of Object.entries(state)) block.setAttribute(attribute, value);
   const place = number => {
     const face = faces[number];
-    const label = face.order[0];
     block.place(number);
-    now.value = `${clock(face.seconds)}  ${labels[label]} ${probability(face.probabilities[label])}`;
+    now.value = `${clock(face.seconds)}  ${chosenCurve.text(person, face)}`;
     block.setAttribute('aria-valuenow', face.seconds);
     block.setAttribute('aria-valuetext', now.value);
   };
   place(block.own[0]);
+  const {redraw} = block;
+  block.redraw = () => {
+    redraw();
+    place(block.number);
+  };
   block.addEventListener('pointermove', event => place(block.near(event)));
   const here = () => {
     place(current);
@@ -198,7 +338,8 @@ function showPerson(person) {
 function showPeople() {
   if (!people.length) return;
   document.querySelector('.tracks').hidden = people.length < 2;
-  document.querySelector('.people').before(expressionKey());
+  showCurveChoices();
+  document.querySelector('.people').before(chosenCurve.key());
   const longest = [...people].sort((a, b) => b.frames - a.frames).slice(0, AT_FIRST);
   const several = new Set(people.map(person => person.name)).size > 1;
   for (const person of people) {
