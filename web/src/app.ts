@@ -171,7 +171,6 @@ function listen(): void {
   find('.clear').addEventListener('click', () => {
     stopped = true;
     rows.length = 0;
-    for (const image of files.querySelectorAll('img, image')) URL.revokeObjectURL(image.getAttribute('src') ?? image.getAttribute('href')!);
     files.replaceChildren();
     find('.messages').replaceChildren();
     results.hidden = true;

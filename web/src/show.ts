@@ -10,7 +10,6 @@ const place = (index: number, of: number): string => (of > 1 ? `face ${index + 1
 function reportFace(face: ShownFace, index: number, of: number, name: string, facts: Facts): ReportFace {
   const { crop, cut, probabilities } = face;
   const [a, b, c, d, e, f] = cut.fromCrop;
-  const address = URL.createObjectURL(cut.picture);
   const order = [...probabilities.keys()].sort((first, second) => probabilities[second] - probabilities[first]);
   const ofHeads = facts.heads.map(({ name: head, names }) => {
     const values = face.values[head];
@@ -19,8 +18,8 @@ function reportFace(face: ShownFace, index: number, of: number, name: string, fa
   return {
     name,
     where: place(index, of),
-    image: address,
-    heat: address,
+    image: cut.picture,
+    heat: cut.picture,
     size: [cut.size, cut.size],
     matrix: [a, d, b, e, c, f],
     boxes: crop.boxes.map((box, region) => (crop.visible[region] ? box : null)),
@@ -52,9 +51,9 @@ function panel(face: ShownFace, shown: ReportFace, facts: Facts): HTMLElement {
 }
 
 /** A photo with a box for each face, and one face with its numbers. */
-export function photoSection(name: string, picture: Blob, found: Found<ShownFace>, facts: Facts, open: boolean): HTMLElement {
+export function photoSection(name: string, picture: string, found: Found<ShownFace>, facts: Facts, open: boolean): HTMLElement {
   const faces = found.faces.map((face, i) => reportFace(face, i, found.faces.length, name, facts));
-  const image = element('img', { src: URL.createObjectURL(picture), alt: `${name}, ${countOf(faces.length)}` });
+  const image = element('img', { src: picture, alt: `${name}, ${countOf(faces.length)}` });
   const section = element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)));
   const place = element('div');
   let pressed: HTMLButtonElement | undefined;
