@@ -18,8 +18,11 @@ from PIL.ExifTags import Base
 from playwright.sync_api import Browser, Page, expect
 
 from fer_vit import load
+from fer_vit.face.crop import warp
 from fer_vit.face.detectors import MAX_SIDE
+from fer_vit.face.finder import Crops
 from fer_vit.face.image import encode_png, read_image
+from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.table import csv_text
 from tests.helpers.browser import PROGRAMS, Tab, assert_accessible
@@ -264,6 +267,40 @@ def test_a_photo_of_48_megapixels_has_the_rows_of_python(
     for name in ("box_left", "box_top", "box_right", "box_bottom", "nose_x", "nose_y"):
         # half a pixel where faces are searched
         assert float(row[name]) == pytest.approx(float(other[name]), abs=8000 / MAX_SIDE / 2), name
+
+
+def hidden_shares(model: Recognizer, photo: Path) -> list[float]:
+    """What the regions contribute to the label of the only face in a photo."""
+    image = read_image(photo)
+    faces = model.predict([image], workers=0)
+    cut = warp(image, faces.to_crop[0], model.crop_spec.size)
+    boxes = faces.boxes[0].astype(np.float32)
+
+    def logit(pixels: Array, valid: Array) -> float:
+        crops = Crops(pixels.astype(np.uint8)[None], boxes[None], valid[None], faces.to_crop)
+        return float(model.engine.run(crops).logits[0, faces.probabilities[0].argmax()])
+
+    whole = logit(cut, faces.visible[0])
+    falls = []
+    for region, (left, top, right, bottom) in enumerate(boxes):
+        covered = cut.copy()
+        for y, x in np.ndindex(cut.shape[:2]):
+            if left <= x + 0.5 <= right and top <= y + 0.5 <= bottom:
+                covered[y, x] = cut.mean((0, 1)).round()
+        others = faces.visible[0] & (np.arange(len(boxes)) != region)
+        falls.append(whole - logit(covered, others))
+    return [fall / sum(map(abs, falls)) for fall in falls]
+
+
+def test_what_regions_contribute(page: Page, model: Recognizer) -> None:
+    read(page, SAMPLE)
+    page.get_by_role("button", name="What does each region contribute?").click()
+    expect(page.locator(".face .result")).to_have_text(re.compile(r"^For happiness: "))
+    rows = page.locator(".side .numbers tbody tr").all_inner_texts()
+    found = [float(text.split()[-1].rstrip("%").replace("\u2212", "-")) for text in rows]
+    assert found == pytest.approx([100 * share for share in hidden_shares(model, SAMPLE)], abs=2)
+    assert page.locator(".face .shown .region.strong").count() == 3
+    assert_accessible(page, "html")
 
 
 def test_the_page_is_accessible(page: Page) -> None:

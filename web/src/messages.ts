@@ -2,10 +2,10 @@
 
 import type { Facts } from './facts';
 import type { Matrix } from './geometry';
-import type { Face } from './model';
+import type { Crop, Face } from './model';
 
 /** A face with the square around it as a picture for the page; pictures are addresses of the kind `data:`. */
-export interface ShownFace extends Face {
+export interface ShownFace extends Face<Crop> {
   cut: { picture: string; size: number; fromCrop: Matrix };
 }
 
@@ -19,6 +19,7 @@ export interface Requests {
   load: { ask: { model: string }; answer: Facts };
   photo: { ask: { file: Blob; width: number; height: number }; answer: Found<ShownFace> & { picture: string } };
   frame: { ask: { bitmap: ImageBitmap }; answer: Found };
+  regions: { ask: { crop: Crop; label: number }; answer: number[] };
 }
 
 export type Kind = keyof Requests;

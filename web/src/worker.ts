@@ -114,10 +114,13 @@ function cutOut(image: Picture, box: Box, most: number): [Picture, Matrix] {
   return [warp(image, matrix, size), matrix];
 }
 
+/** The faces of a frame, without the pixels of their crops: a long clip has many. */
 async function readFrame(image: Picture): Promise<Found> {
   const { finder, model } = ready();
   const found = await finder.confirm(image, await finder.detect(image));
-  return { width: image.width, height: image.height, faces: await model.classify(image, found) };
+  const classified = await model.classify(image, found);
+  const faces = classified.map(({ crop: { pixels: _, ...crop }, ...face }) => ({ ...face, crop }));
+  return { width: image.width, height: image.height, faces };
 }
 
 /** The pixels of a photo, upright and scaled to a size, without colour profiles, as Python reads photos. */
@@ -176,6 +179,7 @@ async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask);
     case 'frame': return readFrame(pixelsOf(ask.bitmap));
+    case 'regions': return ready().model.hideRegions(ask.crop, ask.label);
   }
 }
 
