@@ -1,4 +1,4 @@
-"""The page that computes in the browser, built, and served without headers of its own."""
+"""The page that computes in the browser, built and served."""
 
 import shutil
 import subprocess
@@ -17,15 +17,29 @@ WEB = ROOT / "web"
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder, with the headers that give networks threads."""
+
+    isolated = False
+
     def log_message(self, format: str, *args: object) -> None:
         pass
 
+    def end_headers(self) -> None:
+        if self.isolated:
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+
+class IsolatedHandler(QuietHandler):
+    isolated = True
+
 
 @contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[str]:
+def served(folder: Path, isolated: bool = False) -> Iterator[str]:
     """Serves a folder at an address on this computer."""
-    handler = partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+    handler = partial(IsolatedHandler if isolated else QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -52,5 +66,5 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def address(site: Path) -> Iterator[str]:
-    with served(site) as address:
+    with served(site, isolated=True) as address:
         yield address

@@ -77,7 +77,7 @@ async function readPhoto(file: Blob, name: string): Promise<void> {
   const found = await client.ask('photo', { file, width, height });
   if (stopped) return;
   add(rowsOf({ path: name }, found.faces, facts));
-  files.append(photoSection(name, found.picture, found, facts, files.childElementCount < OPEN));
+  files.append(photoSection(name, found.picture, found, facts, client, files.childElementCount < OPEN));
 }
 
 async function readClip(file: Blob, name: string): Promise<void> {
@@ -171,7 +171,6 @@ function listen(): void {
   find('.clear').addEventListener('click', () => {
     stopped = true;
     rows.length = 0;
-    for (const image of files.querySelectorAll('img, image')) URL.revokeObjectURL(image.getAttribute('src') ?? image.getAttribute('href')!);
     files.replaceChildren();
     find('.messages').replaceChildren();
     results.hidden = true;

@@ -2,11 +2,11 @@
 
 import type { Facts } from './facts';
 import type { Matrix } from './geometry';
-import type { Face } from './model';
+import type { Crop, Face } from './model';
 
-/** A face with the square around it as a picture for the page. */
-export interface ShownFace extends Face {
-  cut: { picture: Blob; size: number; fromCrop: Matrix };
+/** A face with the square around it as a picture for the page; pictures are addresses of the kind `data:`. */
+export interface ShownFace extends Face<Crop> {
+  cut: { picture: string; size: number; fromCrop: Matrix };
 }
 
 export interface Found<F extends Face = Face> {
@@ -17,8 +17,9 @@ export interface Found<F extends Face = Face> {
 
 export interface Requests {
   load: { ask: { model: string }; answer: Facts };
-  photo: { ask: { file: Blob; width: number; height: number }; answer: Found<ShownFace> & { picture: Blob } };
+  photo: { ask: { file: Blob; width: number; height: number }; answer: Found<ShownFace> & { picture: string } };
   frame: { ask: { bitmap: ImageBitmap }; answer: Found };
+  regions: { ask: { crop: Crop; label: number }; answer: number[] };
 }
 
 export type Kind = keyof Requests;

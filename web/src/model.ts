@@ -19,12 +19,13 @@ export interface Place {
 }
 
 /** A face as the model gets it. */
-interface Crop extends Place {
+export interface Crop extends Place {
   pixels: Float32Array;
 }
 
 /** What the model says about a face. */
 export interface Prediction {
+  logits: number[];
   probabilities: number[];
   /** The expressions of the prediction set at 90 %. */
   set: string[];
@@ -32,8 +33,8 @@ export interface Prediction {
   values: Record<string, number[]>;
 }
 
-export interface Face extends Detection, Prediction {
-  crop: Place;
+export interface Face<C extends Place = Place> extends Detection, Prediction {
+  crop: C;
   /** The side of the crop in pixels of the picture. */
   size: number;
   /** The regions whose centre is in the picture. */
@@ -75,6 +76,20 @@ function cropFace(image: Picture, landmarks: Point[], facts: Facts): Crop {
   const square = warp(image, toCrop, facts.size);
   const { boxes, visible } = placeRegions(landmarks.map(point => apply(toCrop, point)), Object.values(facts.regions), facts.size);
   return { pixels: planes(square, [0, 1, 2], 1), toCrop, boxes, visible, blur: blur(square) };
+}
+
+/** The pixels of a crop with their mean colour in a box; a pixel is in it if its centre is. */
+function covered(pixels: Float32Array, [left, top, right, bottom]: Box, size: number): Float32Array {
+  const made = pixels.slice();
+  const first = (start: number): number => Math.max(0, Math.ceil(start - 0.5));
+  const end = (stop: number): number => Math.min(size, Math.floor(stop - 0.5) + 1);
+  for (let plane = 0; plane < pixels.length; plane += size * size) {
+    const colour = pixels.subarray(plane, plane + size * size).reduce((sum, level) => sum + level, 0) / size ** 2;
+    for (let y = first(top); y < end(bottom); y += 1) {
+      made.fill(colour, plane + size * y + first(left), plane + size * y + end(right));
+    }
+  }
+  return made;
 }
 
 /** Which regions are visible and have their centre in the picture. */
@@ -158,19 +173,32 @@ export class Model {
       const logits = row('logits', face);
       const probabilities = softmax(logits.map(logit => logit / this.network.temperature));
       const set = facts.labels.filter((_, label) => probabilities[label] >= this.network.threshold);
-      return { probabilities, set, values };
+      return { logits, probabilities, set, values };
     });
   }
 
+  /** How far the logit of a label falls when a region is hidden, for each region; 0 if it is not visible. */
+  async hideRegions(crop: Crop, label: number): Promise<number[]> {
+    const regions = [...crop.boxes.keys()].filter(region => crop.visible[region]);
+    const hidden = regions.map(region => ({
+      ...crop,
+      pixels: covered(crop.pixels, crop.boxes[region], this.facts.size),
+      visible: crop.visible.map((visible, other) => visible && other !== region),
+    }));
+    const [whole, ...without] = await this.predict([crop, ...hidden]);
+    const falls = crop.boxes.map(() => 0);
+    regions.forEach((region, i) => { falls[region] = whole.logits[label] - without[i].logits[label]; });
+    return falls;
+  }
+
   /** Classifies the faces of a picture. */
-  async classify(image: Picture, found: Detection[]): Promise<Face[]> {
+  async classify(image: Picture, found: Detection[]): Promise<Face<Crop>[]> {
     const crops = found.map(face => cropFace(image, face.landmarks, this.facts));
     const predictions = await this.predict(crops);
-    const places = crops.map(({ pixels: _, ...place }) => place);
     return found.map((face, i) => ({
       ...face,
       ...predictions[i],
-      crop: places[i],
+      crop: crops[i],
       size: this.facts.size / Math.sqrt(determinant(crops[i].toCrop)),
       inPicture: regionsInPicture(crops[i], image),
     }));

@@ -13,6 +13,14 @@ interface ReportFace {
   order: number[];
   probabilities: number[];
   charts: Record<string, { values: number[]; angles?: Record<string, number> }>;
+  interactions: [];
+}
+
+/** What the regions of a face contribute to an expression. */
+interface ReportTarget {
+  index: number;
+  name: string;
+  shares: number[];
 }
 
 declare const labels: string[];
@@ -31,3 +39,6 @@ declare function placeNames(whole: HTMLElement, boxes: HTMLElement[]): void;
 declare function probabilities(face: ReportFace): HTMLTableElement;
 declare function charts(face: ReportFace): HTMLElement[];
 declare function startPicture(svg: SVGSVGElement, face: ReportFace, grey: boolean): object;
+declare function drawAttribution(canvas: object, target: ReportTarget, state: { regions: string }): void;
+declare function attributionSentence(face: ReportFace, target: ReportTarget): string;
+declare function attributionTables(face: ReportFace, target: ReportTarget): HTMLTableElement[];

@@ -1,5 +1,6 @@
 // Shows faces with the pictures and bars of the report.
 
+import type { Client } from './client';
 import type { Facts } from './facts';
 import type { Found, ShownFace } from './messages';
 import { largest, warningsOf, type Tracked } from './table';
@@ -10,7 +11,6 @@ const place = (index: number, of: number): string => (of > 1 ? `face ${index + 1
 function reportFace(face: ShownFace, index: number, of: number, name: string, facts: Facts): ReportFace {
   const { crop, cut, probabilities } = face;
   const [a, b, c, d, e, f] = cut.fromCrop;
-  const address = URL.createObjectURL(cut.picture);
   const order = [...probabilities.keys()].sort((first, second) => probabilities[second] - probabilities[first]);
   const ofHeads = facts.heads.map(({ name: head, names }) => {
     const values = face.values[head];
@@ -19,8 +19,8 @@ function reportFace(face: ShownFace, index: number, of: number, name: string, fa
   return {
     name,
     where: place(index, of),
-    image: address,
-    heat: address,
+    image: cut.picture,
+    heat: cut.picture,
     size: [cut.size, cut.size],
     matrix: [a, d, b, e, c, f],
     boxes: crop.boxes.map((box, region) => (crop.visible[region] ? box : null)),
@@ -28,10 +28,11 @@ function reportFace(face: ShownFace, index: number, of: number, name: string, fa
     order,
     probabilities,
     charts: Object.fromEntries(ofHeads),
+    interactions: [],
   };
 }
 
-function panel(face: ShownFace, shown: ReportFace, facts: Facts): HTMLElement {
+function panel(face: ShownFace, shown: ReportFace, facts: Facts, client: Client): HTMLElement {
   const made = document.querySelector<HTMLTemplateElement>('#face')!.content.firstElementChild!.cloneNode(true) as HTMLElement;
   const part = <T extends Element = HTMLElement>(selector: string): T => made.querySelector<T>(selector)!;
   const top = shown.order[0];
@@ -47,14 +48,45 @@ function panel(face: ShownFace, shown: ReportFace, facts: Facts): HTMLElement {
 
   const svg = part<SVGSVGElement>('svg');
   svg.setAttribute('aria-label', `The face: ${labels[top]} ${probability(shown.probabilities[top])}`);
-  new ResizeObserver(() => startPicture(svg, shown, false)).observe(svg);
+  let target: ReportTarget | undefined; // once its regions were hidden
+  const draw = (): void => {
+    const canvas = startPicture(svg, shown, false);
+    if (target !== undefined) drawAttribution(canvas, target, { regions: 'on' });
+  };
+  new ResizeObserver(draw).observe(svg);
+
+  const explain = part<HTMLButtonElement>('.explain');
+  explain.addEventListener('click', async () => {
+    explain.disabled = true;
+    part('.result').textContent = 'Hiding one region after the other …';
+    try {
+      const falls = await client.ask('regions', { crop: face.crop, label: top });
+      target = { index: 0, name: labels[top], shares: sharesOf(falls) };
+    } catch (error) {
+      part('.result').textContent = (error as Error).message;
+      explain.disabled = false;
+      return;
+    }
+    draw();
+    part('.result').textContent = attributionSentence(shown, target);
+    part('.numbers').replaceChildren(...attributionTables(shown, target));
+    explain.parentElement!.remove();
+  });
   return made;
 }
 
+/** What each region contributes: how far the logit falls without it, as a share of all falls. */
+function sharesOf(falls: number[]): number[] {
+  const total = falls.reduce((sum, fall) => sum + Math.abs(fall), 0);
+  return falls.map(fall => (total > 0 ? fall / total : 0));
+}
+
 /** A photo with a box for each face, and one face with its numbers. */
-export function photoSection(name: string, picture: Blob, found: Found<ShownFace>, facts: Facts, open: boolean): HTMLElement {
+export function photoSection(
+  name: string, picture: string, found: Found<ShownFace>, facts: Facts, client: Client, open: boolean,
+): HTMLElement {
   const faces = found.faces.map((face, i) => reportFace(face, i, found.faces.length, name, facts));
-  const image = element('img', { src: URL.createObjectURL(picture), alt: `${name}, ${countOf(faces.length)}` });
+  const image = element('img', { src: picture, alt: `${name}, ${countOf(faces.length)}` });
   const section = element('section', { class: 'photo' }, element('h2', {}, element('bdi', {}, name)));
   const place = element('div');
   let pressed: HTMLButtonElement | undefined;
@@ -62,7 +94,7 @@ export function photoSection(name: string, picture: Blob, found: Found<ShownFace
     pressed?.setAttribute('aria-pressed', 'false');
     pressed = boxes[index];
     pressed.setAttribute('aria-pressed', 'true');
-    place.replaceChildren(panel(found.faces[index], faces[index], facts));
+    place.replaceChildren(panel(found.faces[index], faces[index], facts, client));
   };
   const boxes = faces.map((face, i) => {
     const { box } = found.faces[i];

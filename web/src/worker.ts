@@ -89,7 +89,7 @@ function pixelsOf(bitmap: ImageBitmap): Picture {
 }
 
 /** A picture for the page, with at most `longest` pixels on its longer side. */
-async function asBlob({ width, height, data }: Picture, longest: number): Promise<Blob> {
+async function forPage({ width, height, data }: Picture, longest: number): Promise<string> {
   const scale = Math.min(1, longest / Math.max(width, height));
   const canvas = new OffscreenCanvas(Math.max(1, round(scale * width)), Math.max(1, round(scale * height)));
   const drawn = context(canvas);
@@ -97,7 +97,12 @@ async function asBlob({ width, height, data }: Picture, longest: number): Promis
   const bitmap = await createImageBitmap(new ImageData(data as Uint8ClampedArray<ArrayBuffer>, width, height));
   drawn.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   bitmap.close();
-  return canvas.convertToBlob({ type: 'image/jpeg', quality: 0.9 });
+  const reader = new FileReader();
+  reader.readAsDataURL(await canvas.convertToBlob({ type: 'image/jpeg', quality: 0.9 }));
+  return new Promise((done, fail) => {
+    reader.onload = () => done(reader.result as string);
+    reader.onerror = () => fail(reader.error);
+  });
 }
 
 /** A square around a face, and the matrix from the photo to it. */
@@ -109,10 +114,13 @@ function cutOut(image: Picture, box: Box, most: number): [Picture, Matrix] {
   return [warp(image, matrix, size), matrix];
 }
 
+/** The faces of a frame, without the pixels of their crops: a long clip has many. */
 async function readFrame(image: Picture): Promise<Found> {
   const { finder, model } = ready();
   const found = await finder.confirm(image, await finder.detect(image));
-  return { width: image.width, height: image.height, faces: await model.classify(image, found) };
+  const classified = await model.classify(image, found);
+  const faces = classified.map(({ crop: { pixels: _, ...crop }, ...face }) => ({ ...face, crop }));
+  return { width: image.width, height: image.height, faces };
 }
 
 /** The pixels of a photo, upright and scaled to a size, without colour profiles, as Python reads photos. */
@@ -160,10 +168,10 @@ async function readPhoto({ file, width, height }: Requests['photo']['ask']): Pro
   for (const face of classified) {
     const [cut, toCut] = cutOut(image, face.box, facts.cutSide);
     const fromCrop = compose(toCut, invert(face.crop.toCrop));
-    const shown = { picture: await asBlob(cut, cut.width), size: cut.width, fromCrop };
+    const shown = { picture: await forPage(cut, cut.width), size: cut.width, fromCrop };
     faces.push({ ...scaled(face, scale), size: scale * face.size, cut: shown });
   }
-  return { width, height, faces, picture: await asBlob(image, SHOWN_SIDE) };
+  return { width, height, faces, picture: await forPage(image, SHOWN_SIDE) };
 }
 
 async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
@@ -171,6 +179,7 @@ async function answer(ask: Ask): Promise<Requests[Kind]['answer']> {
     case 'load': return load(ask.model);
     case 'photo': return readPhoto(ask);
     case 'frame': return readFrame(pixelsOf(ask.bitmap));
+    case 'regions': return ready().model.hideRegions(ask.crop, ask.label);
   }
 }
 
