@@ -425,7 +425,7 @@ class _Reducer:
     def to_small(self, frame: av.VideoFrame) -> Image:
         """Returns a frame as a small grey picture (h, w), neither upright nor in SDR."""
         small = self.reformatter.reformat(
-            frame, SMALL_WIDTH, SMALL_HEIGHT, "gray", interpolation=Interpolation.AREA
+            frame, SMALL_WIDTH, SMALL_HEIGHT, "gray", interpolation=Interpolation.AREA, threads=1
         )
         return np.asarray(small.to_ndarray(), np.uint8)
 
@@ -435,6 +435,8 @@ class _Converter:
     """Converts the frames of a stream to upright RGB in SDR with square pixels."""
 
     stream: av.VideoStream
+    # One for all frames: a new one would prepare its tables for each frame.
+    reformatter: VideoReformatter = field(default_factory=VideoReformatter)
     # EXIF orientations by PyAV's angle of a frame
     orientations: dict[float, int] = field(default_factory=dict)
     bits: int = 8  # most bits that deep frames have used so far
@@ -449,8 +451,8 @@ class _Converter:
         if frame.format.components[0].bits == DEEP_BITS:
             image = self._reduce_depth(frame, width)
         else:
-            shown = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
-            image = np.asarray(shown, np.uint8)
+            shown = self.reformatter.reformat(frame, width, frame.height, "rgb24", threads=1)
+            image = np.asarray(shown.to_ndarray(), np.uint8)
         image = to_sdr(image, frame.color_trc)
         return rotate_upright(image, self._orientation(frame))
 

@@ -90,10 +90,10 @@ class Attention(NamedTuple):
     distance: Array
 
 
-def zoom(view: FaceView, size: int) -> FaceView:
-    """Returns a face in a cut-out of its photo; the longer side of the cut-out has `size` pixels.
+def cut_close_up(view: FaceView) -> FaceView:
+    """Returns a face in a cut-out of its photo, a copy that does not keep the photo in memory.
 
-    The cut-out contains the crop and the detected box.
+    The cut-out contains the crop and the detected box. `zoom` shows the same of photo and cut-out.
     """
     # The crop and the detected box, in photo pixels.
     corners = to_photo(view, np.array([0.0, 0.0, view.face.crop_size, view.face.crop_size]))
@@ -110,21 +110,31 @@ def zoom(view: FaceView, size: int) -> FaceView:
     left, top = np.floor(start).astype(int)
     right, bottom = np.minimum(np.ceil(start + side).astype(int), extent)
 
-    # Cut it out and scale it.
-    cut = Pil.fromarray(view.photo[top:bottom, left:right])
+    cut = view.photo[top:bottom, left:right].copy()
+    return _moved(view, cut, np.array([[1.0, 0.0, -left], [0.0, 1.0, -top]]))
+
+
+def zoom(view: FaceView, size: int) -> FaceView:
+    """Returns a face in a cut-out of its photo; the longer side of the cut-out has `size` pixels.
+
+    The cut-out contains the crop and the detected box.
+    """
+    close_up = cut_close_up(view)
+    cut = Pil.fromarray(close_up.photo)
     longer = max(cut.size)
     width = max(1, round(cut.width * size / longer))
     height = max(1, round(cut.height * size / longer))
     scaled = cut.resize((width, height), Pil.Resampling.BICUBIC, reducing_gap=2.0)
+    matrix = np.array([[width / cut.width, 0.0, 0.0], [0.0, height / cut.height, 0.0]])
+    return _moved(close_up, np.asarray(scaled), matrix)
 
-    # Map the box and the crop from the photo to the cut-out.
-    scale = np.array([width / cut.width, height / cut.height])
-    matrix = np.hstack([np.diag(scale), -(scale * (left, top))[:, None]])  # (2, 3)
+
+def _moved(view: FaceView, picture: Image, matrix: Array) -> FaceView:
+    """Returns a face in another picture (H, W, 3), by the matrix (2, 3) from photo to picture."""
     box = None
     if view.box is not None:
         box = apply(matrix, view.box.reshape(2, 2)).ravel()
-    to_crop = compose(view.to_crop, invert(matrix))
-    return replace(view, photo=np.asarray(scaled), box=box, to_crop=to_crop)
+    return replace(view, photo=picture, box=box, to_crop=compose(view.to_crop, invert(matrix)))
 
 
 def draw_boxes(view: FaceView) -> Image:

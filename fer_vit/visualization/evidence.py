@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.engine.torch_engine import to_inputs
+from fer_vit.engine.torch_threads import few_threads
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.explain.methods import (
     METHODS,
@@ -75,7 +76,7 @@ def explain_faces(
 
     Args:
         model: The model whose predictions are explained.
-        faces: The faces, with or without their photos.
+        faces: The faces, with or without their views.
         chunks: The crops of the faces. Crops after the last face are ignored.
         options: What is explained.
         charts: The names of the charts that the model has, see `fixed_charts`.
@@ -89,12 +90,16 @@ def explain_faces(
         if not shown:
             return
         crops = crops[: len(shown)]  # without crops beyond the last face
-        traced = trace(model.net, *to_inputs(crops, model.device))
-        explanations = explain_scores(model, traced, options)
-        terms = head_terms(model.net, traced)
-        for row, ((face, image), evidence) in enumerate(zip(shown, explanations, strict=True)):
-            photo = read_photo(face.path) if image is None else image
-            view = crop_view(face, crops.image[row]) if photo is None else face_view(face, photo)
+        with few_threads(len(crops)):
+            traced = trace(model.net, *to_inputs(crops, model.device))
+            explanations = list(explain_scores(model, traced, options))
+            terms = head_terms(model.net, traced)
+        for row, ((face, view), evidence) in enumerate(zip(shown, explanations, strict=True)):
+            if view is None:
+                photo = read_photo(face.path)
+                view = crop_view(face, crops.image[row])
+                if photo is not None:
+                    view = face_view(face, photo)
             view = replace(view, regions=visible_regions(model.crop_spec, crops, row))
             values = face_charts(ReadFace(face, terms[row]), charts)
             yield face, view, evidence._replace(charts=values)

@@ -10,6 +10,7 @@ from fer_vit.face.finder import Crop, Crops, stack_crops
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
+from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.visualization.timelines import (
     Shown,
@@ -155,7 +156,7 @@ def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_face
         first = faces[: max_faces - len(shown)]
         if len(first):
             crops += crop_again(first, image)
-            shown += [(face, image) for face in first]
+            shown += [(face, face_view(face, image)) for face in first]
         if len(first) < len(faces):
             left_out[info.path] = counted(len(faces) - len(first), "face")
     return Part(

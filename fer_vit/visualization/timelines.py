@@ -8,20 +8,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from tqdm import tqdm
 
 from fer_vit.angles import mean_direction
-from fer_vit.face.finder import Crops, FaceFinder, stack_crops
+from fer_vit.face.finder import Crop, Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, as_cells, join_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Image, IntArray
 from fer_vit.heads import HEADS, column_periods, outputs_of, target_column
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
+from fer_vit.report.draw import FaceView, cut_close_up
+
+if TYPE_CHECKING:
+    from fer_vit.predict.frames import Frame
 
 # Most pictures of a person. All people in a video have at most four times as many pictures
 # together, but each person has at least one.
@@ -29,12 +34,13 @@ PICTURES = 120
 
 CURVE_POINTS = 1000  # most points of a curve; a point is a mean over a span of the video
 
-# Most frames that are explained together, and most bytes of them: a frame of 8K has 100 MB.
+# Most frames whose faces are explained together, and most bytes of the close-ups of these faces. A
+# frame of 8K has 100 MB, so that frames do not wait.
 FRAMES_AT_ONCE = 8
 MAX_BYTES_AT_ONCE = 100_000_000
 
-# A face, and its photo or frame (H, W, 3); None: the photo is read from the face's path.
-Shown: TypeAlias = tuple[Face, Image | None]
+# A face, and its view in a photo or close-up; None: the photo is read from the face's path.
+Shown: TypeAlias = tuple[Face, FaceView | None]
 
 
 @dataclass
@@ -275,13 +281,12 @@ def read_faces_to_show(
 ) -> Iterator[tuple[Sequence[Shown], Sequence[Crops]]]:
     """Reads the frames with faces to show again; yields faces and crops of a few frames at a time.
 
-    The faces come with their frames.
+    The faces come with close-ups from their frames.
     """
     if not videos:
         return
     # not at the top: photos need no PyAV
     from fer_vit.predict.frames import read_frames
-    from fer_vit.predict.video import most_frames
 
     finder = FaceFinder(model.crop_spec, options.face)
     for path, video in videos.items():
@@ -290,14 +295,31 @@ def read_faces_to_show(
             wanted[face.frame or 0].append(face)
         frames = islice(read_frames(Path(path), only=wanted), len(wanted))
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            at_once = 1
-            while decoded := list(islice(frames, at_once)):
-                at_once = most_frames(decoded[0], FRAMES_AT_ONCE, MAX_BYTES_AT_ONCE)
+            while frames_at_once := list(_cut_frames(finder, frames, wanted)):
                 shown: list[Shown] = []
-                crops = []
-                for frame in decoded:
-                    faces = wanted[frame.number]
-                    shown += [(face, frame.image) for face in faces]
-                    crops += finder.crop(frame.image, join_faces([face.alone for face in faces]))
+                crops: list[Crop] = []
+                for shown_of_frame, crops_of_frame in frames_at_once:
+                    shown += shown_of_frame
+                    crops += crops_of_frame
                 yield shown, [stack_crops(crops)]
-                bar.update(len(decoded))
+                bar.update(len(frames_at_once))
+
+
+def _cut_frames(
+    finder: FaceFinder, frames: "Iterator[Frame]", wanted: Mapping[int, Sequence[Face]]
+) -> Iterator[tuple[list[Shown], list[Crop]]]:
+    """Yields the close-ups and crops of the next frames that are explained together.
+
+    `wanted` has the faces of each frame by number of the frame.
+    """
+    held = 0  # bytes of the close-ups
+    for frame in islice(frames, FRAMES_AT_ONCE):
+        faces = wanted[frame.number]
+        shown: list[Shown] = []
+        for face in faces:
+            close_up = cut_close_up(face_view(face, frame.image))
+            held += close_up.photo.nbytes
+            shown.append((face, close_up))
+        yield shown, finder.crop(frame.image, join_faces([face.alone for face in faces]))
+        if held >= MAX_BYTES_AT_ONCE:
+            return

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "model_card": "faces.parquet model --write=true",
     "movements": "measure faces.parquet movements.npz ferplus-fairface",
     "opencv_versions": "--data data --opencv cv5 --count 2",
+    "clips": "clip.mp4 --precision int8 --rounds 1",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "second_look": "--data data --count 9",
     "training": "--rounds 1 --compiled=true",

@@ -88,6 +88,24 @@ def test_zoom_shows_the_photo_where_the_matrix_says(
     np.testing.assert_allclose(after, before, atol=1e-9)
 
 
+def test_a_close_up_is_a_copy_that_looks_like_the_photo() -> None:
+    rng = np.random.default_rng(0)
+    photo = rng.integers(0, 256, (300, 400, 3), np.uint8)
+    for shift in (
+        (-60, -40),
+        (20, 10),
+        (-310.5, -190.25),
+    ):  # the last two reach over a corner
+        view = make_view(photo=photo, box=None, to_crop=rotation(7, 0.6, shift))
+        close_up = draw.cut_close_up(view)
+        assert not np.shares_memory(close_up.photo, photo)
+        assert close_up.photo.shape[0] < 300
+        expected = draw.zoom(view, 160)
+        actual = draw.zoom(close_up, 160)
+        np.testing.assert_array_equal(actual.photo, expected.photo)
+        np.testing.assert_allclose(actual.to_crop, expected.to_crop, atol=1e-9)
+
+
 def test_box_corners_are_drawn_where_they_belong() -> None:
     view = make_view()
     picture = draw.draw_boxes(view)

@@ -24,8 +24,11 @@ from fer_vit.face.image import encode_png, read_image
 from fer_vit.faces import Faces as FoundFaces, PhotoInfo, no_faces
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
+from fer_vit.predict.frames import read_frames
 from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
+from fer_vit.report.draw import zoom
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import report
 from fer_vit.visualization.evidence import (
@@ -344,6 +347,27 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
     )
 
 
+def test_frames_of_any_size_do_not_wait_for_their_faces(tmp_path: Path) -> None:
+    """A frame of 8K has 100 MB: only close-ups of its faces are kept, so several are explained."""
+    model = load("ferplus-fairface-small", "cpu")
+    options = PhotoOptions(workers=0)
+    scene = np.full((480, 640, 3), 128, np.uint8)
+    scene[200:400, 300:500] = draw_face("happiness", 0, 200)[0]
+    clip = write_video(tmp_path / "a.mp4", [scene] * 10, np.arange(10) / 30)
+    watched = watch_people(model.recognize([clip], options))
+    groups = list(read_faces_to_show(model, watched.videos, options))
+    assert [len(shown) for shown, _ in groups] == [8, 2]
+    for shown, chunks in groups:
+        assert sum(map(len, chunks)) == len(shown)
+        for face, view in shown:
+            assert view is not None
+            assert face.frame is not None
+            assert view.photo.size < scene.size / 2
+            (frame,) = read_frames(clip, only={face.frame})
+            whole = zoom(face_view(face, frame.image), 96)
+            np.testing.assert_array_equal(zoom(view, 96).photo, whole.photo)
+
+
 def test_in_a_crowd_everyone_has_a_picture() -> None:
     tracks = [[*range(40)]] * 30 + [[*range(700)]]
     (video,) = watch_people(frames("a.mp4", tracks)).videos.values()
@@ -403,7 +427,8 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
     monkeypatch.setattr(import_module("fer_vit.visualization.evidence"), "trace", count)
     crowd = noise_crops(net.settings.crop, 20, missing=0)
     (faces,) = frames("a.mp4", [[0]])
-    shown = [(faces[0], np.zeros((32, 32, 3), np.uint8))] * 25
+    view = face_view(faces[0], np.zeros((32, 32, 3), np.uint8))
+    shown = [(faces[0], view)] * 25
     options = ExplainOptions("relevance")
     explained = explain_faces(load(net, "cpu"), shown, [crowd] * 5, options, charts=[])
     assert len([*explained]) == 25
