@@ -40,7 +40,7 @@ from fer_vit.predict.recognizer import Recognizer, load_torch
 from fer_vit.processes import threads
 from fer_vit.store.folder import hash_weights, load_network
 from fer_vit.store.hub import DEFAULT_MODEL, ENGINE_FILES, read_config, shipped_models
-from tests.helpers.commands import fails
+from tests.helpers.commands import fails, run
 from tests.helpers.crops import noise_crops
 from tests.helpers.models import ROUNDING
 
