@@ -17,7 +17,7 @@ from fer_vit.angles import mean_direction
 from fer_vit.face.finder import Crop, Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, as_cells, join_faces
 from fer_vit.fields import Cell
-from fer_vit.geometry import Array, Image, IntArray
+from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import HEADS, column_periods, outputs_of, target_column
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.plot import face_view

@@ -15,6 +15,7 @@ from tests.helpers.marks import slow
 
 ARGUMENTS = {
     "ablation": "faces.parquet runs --rows regions --jobs 2 --rounds 1",
+    "core": "photo.jpg --folders [small,big] --other old --exported [a.onnx] --rounds 1",
     "coverage": "--studies 10",
     "exporting": "faces.parquet --rounds 1",
     "finder": "--data data --plot_file finder.svg --count 9",

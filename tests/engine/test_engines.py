@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,7 +40,7 @@ from fer_vit.predict.recognizer import Recognizer, load_torch
 from fer_vit.processes import threads
 from fer_vit.store.folder import hash_weights, load_network
 from fer_vit.store.hub import DEFAULT_MODEL, ENGINE_FILES, read_config, shipped_models
-from tests.helpers.commands import fails
+from tests.helpers.commands import fails, run
 from tests.helpers.crops import noise_crops
 from tests.helpers.models import ROUNDING
 
@@ -365,6 +366,34 @@ def test_files_of_different_weights_are_not_explained(tmp_path: Path, astronaut:
     faces = model.predict(astronaut)
     with pytest.raises(ModelError, match=r"^[^\n]*has other weights[^\n]*--onnx[^\n]*$"):
         model.explain(faces)
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_user_predicts_in_8_bits(
+    checkpoint: Path, drawn: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    manifest = drawn / "faces.parquet"
+    run("export", folder, "--checkpoint", checkpoint, "--quantize", manifest)
+    sizes = {precision: (folder / name).stat().st_size for precision, name in ENGINE_FILES.items()}
+    assert sizes["int8"] < sizes["float32"]
+
+    small = load(folder, precision="int8")
+    assert isinstance(small.engine, OnnxEngine)
+    assert small.engine.path.name == ENGINE_FILES["int8"]
+    crops = noise_crops(small.crop_spec, 8)
+    difference = abs(
+        small.read(crops).probabilities - load(folder, "cpu").read(crops).probabilities
+    )
+    assert 0 < difference.max() < 0.05
+
+    photo = tmp_path / "face.png"
+    photo.write_bytes(encode_png(crops.image[0]))
+    words = ["--face=crop", "--checkpoint", folder, "--precision=int8", "--features"]
+    run("predict", photo, *words, "--output", tmp_path / "faces.parquet")
+    (row,) = pq.read_table(tmp_path / "faces.parquet").to_pylist()
+    assert row["status"] == "ok"
+    assert sum(name.startswith("feature_") for name in row) == small.engine.width
 
 
 def test_8_bits_that_a_model_does_not_have_cause_one_line(
