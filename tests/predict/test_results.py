@@ -32,6 +32,7 @@ from fer_vit.predict.results import FaceResult, FaceResults
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT_MODEL
 from tests.helpers.commands import main
+from tests.helpers.hostile import claiming
 from tests.helpers.processes import PATIENCE
 
 
@@ -102,9 +103,10 @@ def test_a_batch_has_the_rows_of_the_command(
             for name in ("path", "status", "face", "label", "model"):
                 assert [row[name] for row in rows] == [row[name] for row in expected]
 
+    huge = claiming("PNG", 16, b"\0\1\x86\xa0" * 2)  # 100,000 pixels each way
     odd = {
-        "path": [None, "gone.png", str(folder), "x.png", "clip.png"],
-        "bytes": [None, None, None, b"", b"\0\0\0\x18ftypmp42"],
+        "path": [None, "gone.png", str(folder), "x.png", "clip.png", "huge.png"],
+        "bytes": [None, None, None, b"", b"\0\0\0\x18ftypmp42", huge],
     }
     result = model.predict_batch(pa.table(odd))
     assert result["path"].to_pylist() == ["", *odd["path"][1:]]
@@ -114,6 +116,7 @@ def test_a_batch_has_the_rows_of_the_command(
         "not a regular file",
         "the file is empty",
         "a video, not an image",
+        "too large",
     ]
     assert model.predict_batch(pa.table({"path": pa.array([], pa.string())})).num_rows == 0
     with pytest.raises(FerVitError, match=r"the column path, but got photo\."):
