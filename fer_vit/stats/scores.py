@@ -127,7 +127,7 @@ SCORES = {
     "calibration error": Score(
         lambda sums: np.abs(sums["bins"]).sum(-1) / sums["truth"].sum(-1),
         "none",
-        "how far confidence is from accuracy, in the mean over bins of confidence. Chance adds to "
+        "how far confidence is from accuracy, on average over bins of confidence. Chance adds to "
         "it: of a calibrated model it is about 8% with 100 faces, 3% with 1,000. It has no "
         "interval, because resamples add chance again",
     ),

@@ -111,7 +111,7 @@ CHARTS.movements = (data, shared, face) => {
       'div',
       {class: 'numbers'},
       movementTable(
-        'estimated intensity from 0 to 1, no FACS coding; left and right are the person\u2019s',
+        'estimated intensity from 0 to 1, not a FACS coding; left and right are the person\u2019s',
         strong,
         data,
       ),
