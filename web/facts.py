@@ -26,7 +26,7 @@ from fer_vit.face.detectors import (
 from fer_vit.face.network import open_network
 from fer_vit.faces import NO_FACE, OK, SEPARATOR, SMALL_SIZE, TURNED_ANGLE, WARNINGS
 from fer_vit.fields import WITH_VIDEOS, face_fields
-from fer_vit.heads import HEADS, output_titles, target_column
+from fer_vit.heads import HEADS, MEANS, means_of, output_titles, target_column
 from fer_vit.report.draw import expression_colour
 from fer_vit.report.table import FORMULA
 from fer_vit.version import __version__
@@ -90,6 +90,7 @@ def facts(model: Path) -> dict[str, Any]:
         "colours": [expression_colour(label) for label in stored["labels"]],
         "regions": {name: REGIONS[name]._asdict() for name in regions},
         "heads": heads,
+        "means": {name: MEANS[name] for name in means_of(columns)},
         "fields": [
             {
                 "name": field.name,

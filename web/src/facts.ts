@@ -52,6 +52,8 @@ export interface Facts {
   colours: string[];
   regions: Record<string, RegionFacts>;
   heads: HeadFacts[];
+  /** The columns of both sides whose mean a column is. */
+  means: Record<string, [left: string, right: string]>;
   fields: FieldFacts[];
   formula: string;
   statuses: { ok: string; none: string };

@@ -62,14 +62,24 @@ function row(place: Place, index: number, face: Face, facts: Facts, tracked?: Tr
   const names = facts.heads.flatMap(head => head.columns);
   const outputs = facts.heads.flatMap(head => face.values[head.name]);
   facts.labels.forEach((label, i) => { cells[`p_${label}`] = probabilities[i]; });
-  names.forEach((name, i) => { cells[name] = outputs[i]; });
+  Object.assign(cells, outputCells('', names, outputs, facts));
   ['left', 'top', 'right', 'bottom'].forEach((edge, i) => { cells[`box_${edge}`] = box[i]; });
   LANDMARKS.forEach((name, i) => { [cells[`${name}_x`], cells[`${name}_y`]] = landmarks[i]; });
   if (tracked) {
     cells['track'] = tracked.track;
     cells['label_smoothed'] = facts.labels[largest(tracked.smoothed)];
     facts.labels.forEach((label, i) => { cells[`smoothed_${label}`] = tracked.smoothed[i]; });
-    names.forEach((name, i) => { cells[`smoothed_${name}`] = tracked.smoothedOutputs[i]; });
+    Object.assign(cells, outputCells('smoothed_', names, tracked.smoothedOutputs, facts));
+  }
+  return cells;
+}
+
+/** The outputs of all heads, and means of both sides. */
+function outputCells(prefix: string, names: string[], outputs: number[], { means }: Facts): Row {
+  const cells: Row = {};
+  names.forEach((name, i) => { cells[prefix + name] = outputs[i]; });
+  for (const [mean, [left, right]] of Object.entries(means)) {
+    cells[prefix + mean] = (outputs[names.indexOf(left)] + outputs[names.indexOf(right)]) / 2;
   }
   return cells;
 }
