@@ -16,9 +16,9 @@ from scipy import stats
 from benchmarks.machine import machine, run_main
 from fer_vit.comparison.episodes import (
     Sightings,
-    episode_kinds,
     find_episodes,
     find_least_room,
+    measure_episodes,
 )
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import MOVEMENTS
@@ -305,14 +305,14 @@ def episode_tests(design: str, shape: float, persons: int, studies: int) -> Outc
         observation = np.where(condition >= 0, 2 * person + condition, -1)
         episodes = find_episodes(seen, observation)
         least_room = find_least_room(episodes, 2)
-        kinds = episode_kinds(
+        measured = measure_episodes(
             seen, observation, episodes, least_room, ["calm", "happy"], 2 * persons
         )
-        for kind in kinds[:2]:
-            values = kind.values["happy"]
+        for measures in measured[:2]:
+            values = measures.values["happy"]
             test = compare_pair(values[0::2], values[1::2], paired=True)
             if not isinstance(test, NoTest):
-                outcomes[kind.title].append(test.p < ALPHA)
+                outcomes[measures.kind.title].append(test.p < ALPHA)
     return outcomes
 
 

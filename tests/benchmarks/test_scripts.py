@@ -24,6 +24,7 @@ ARGUMENTS = {
     "model_card": "faces.parquet model --write=true",
     "movements": "measure faces.parquet movements.npz ferplus-fairface",
     "opencv_versions": "--data data --opencv cv5 --count 2",
+    "browser": "build/web --photos photos",
     "clips": "clip.mp4 --precision int8 --rounds 1",
     "predicting": "faces.parquet photos --count 9 --rounds 1",
     "second_look": "--data data --count 9",
