@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 # Intel's library rounds resized and rotated images differently on each processor, which changed
 # probabilities by up to 0.03. OpenCV's own code computes the same on all of them. OpenCV reads the
-# variable at the first image.
+# variable at the first image, and prints a warning about it unless it prints errors alone.
 os.environ["OPENCV_IPP"] = "disabled"
+os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
 
 if TYPE_CHECKING:
     from fer_vit.commands.compare import compare as compare

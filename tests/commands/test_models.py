@@ -20,7 +20,7 @@ from fer_vit.store.configs import shipped_configs
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from tests.helpers.commands import run
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+TABLE = (Path(__file__).parents[2] / "docs" / "results" / "models.md").read_text("utf-8")
 
 
 def test_every_config_is_one_line_with_its_accuracy(capsys: pytest.CaptureFixture) -> None:
@@ -39,17 +39,17 @@ def test_the_official_test_results_are_the_same_everywhere(capsys: pytest.Captur
     lines = capsys.readouterr().out.splitlines()
     for name, folder in shipped_models().items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
-        readme = README.partition(f"[{name}]")[2].partition("\n")[0]
+        row = TABLE.partition(f"[{name}]")[2].partition("\n")[0]
         tested = [
             result
             for result in verb.card_data(folder).eval_results
             if "test" in result.dataset_name
         ]
         if not tested:
-            assert "not measured" in readme
+            assert "not measured" in row
             continue
         assert {result.metric_name for result in tested} == {"accuracy", "UAR", "ECE"}
-        texts = (readme, (folder / "README.md").read_text("utf-8"))
+        texts = (row, (folder / "README.md").read_text("utf-8"))
         for result in tested:
             assert f"FERPlus official test {result.metric_name} {result.metric_value:.1%}" in line
             assert all(f"{result.metric_value:.1%}" in text for text in texts)

@@ -29,6 +29,7 @@ from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png, read_im
 from fer_vit.fields import table_columns
 from fer_vit.files import OWN_MARK
 from fer_vit.geometry import LANDMARKS
+from fer_vit.heads import MEANS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.cartoon import draw_face
@@ -109,6 +110,7 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
         *("yaw", "pitch", "roll"),
         *(f"move_{name}" for name in load(DEFAULT_MODEL, "cpu").net.settings.outputs["movements"]),
         *("valence", "arousal"),
+        *MEANS,
         *("prediction_set", "entropy", "size", "blur", "outside", "score"),
         *(f"box_{side}" for side in ("left", "top", "right", "bottom")),
         *(f"{name}_{axis}" for name in LANDMARKS for axis in "xy"),
