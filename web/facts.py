@@ -26,7 +26,16 @@ from fer_vit.face.detectors import (
 from fer_vit.face.network import open_network
 from fer_vit.faces import NO_FACE, OK, SEPARATOR, SMALL_SIZE, TURNED_ANGLE, WARNINGS
 from fer_vit.fields import WITH_VIDEOS, face_fields
-from fer_vit.heads import HEADS, MEANS, means_of, output_titles, target_column
+from fer_vit.heads import (
+    HEADS,
+    MEANS,
+    WEAK,
+    WEAK_MEANING,
+    means_of,
+    output_titles,
+    target_column,
+    weak_columns,
+)
 from fer_vit.report.draw import expression_colour
 from fer_vit.report.table import FORMULA
 from fer_vit.version import __version__
@@ -37,12 +46,13 @@ DEFAULT_MODEL = ROOT / "fer_vit" / "weights" / "ferplus-fairface"
 MODELS = ("model.int8.onnx", "model.onnx")  # the first is loaded first, the other on request
 
 
-def head_facts(name: str, outputs: list[str], regions: list[str]) -> dict[str, Any]:
+def head_facts(name: str, outputs: list[str], regions: list[str], weak: set[str]) -> dict[str, Any]:
     """Returns how the raw outputs of a head become values, and how these are drawn."""
+    columns = [target_column(name, output) for output in outputs]
     head = HEADS[name]
     return {
         "name": name,
-        "columns": [target_column(name, output) for output in outputs],
+        "columns": columns,
         "scale": head.scale,
         "middle": head.middle,
         "step": head.step,
@@ -53,6 +63,7 @@ def head_facts(name: str, outputs: list[str], regions: list[str]) -> dict[str, A
         "high": head.high,
         "bounded": is_bounded(head),
         "names": [*output_titles(outputs).values()],
+        "marks": [WEAK if column in weak else "" for column in columns],
         "meanings": [head.outputs[output] for output in outputs if head.outputs],
         "places": [drawn_region(output, regions) for output in outputs],
     }
@@ -72,7 +83,10 @@ def facts(model: Path) -> dict[str, Any]:
     """Returns what the page knows of a model, of the networks that find faces, and of tables."""
     stored = json.loads((model / "config.json").read_text(encoding="utf-8"))
     regions = stored["config"]["regions"]
-    heads = [head_facts(name, outputs, regions) for name, outputs in stored["outputs"].items()]
+    weak = weak_columns(stored.get("r", {}))
+    heads = []
+    for name, outputs in stored["outputs"].items():
+        heads.append(head_facts(name, outputs, regions, weak))
     columns = [column for head in heads for column in head["columns"]]
     fields = face_fields(stored["labels"], columns, videos=True)
     return {
@@ -90,6 +104,7 @@ def facts(model: Path) -> dict[str, Any]:
         "colours": [expression_colour(label) for label in stored["labels"]],
         "regions": {name: REGIONS[name]._asdict() for name in regions},
         "heads": heads,
+        "weak": WEAK_MEANING if weak else "",
         "means": {name: MEANS[name] for name in means_of(columns)},
         "fields": [
             {

@@ -268,6 +268,7 @@ async function start(): Promise<void> {
   progress.hidden = true;
   form.inert = false;
   say('Ready.');
+  find('.weak').textContent = facts.weak;
   find('.facts-line').textContent = `fer-vit ${facts.version}, model ${facts.model}, built ${facts.built}. Probabilities are ` +
     'calibrated on FERPlus: small, grey, mostly frontal faces.';
   offerNetworks();

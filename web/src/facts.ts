@@ -15,6 +15,7 @@ export interface HeadFacts {
   high: number;
   bounded: boolean;
   names: string[];
+  marks: string[];
   meanings: string[];
   places: (number | null)[];
 }
@@ -52,6 +53,8 @@ export interface Facts {
   colours: string[];
   regions: Record<string, RegionFacts>;
   heads: HeadFacts[];
+  /** What the mark of an output means; empty if no output has it. */
+  weak: string;
   /** The columns of both sides whose mean a column is. */
   means: Record<string, [left: string, right: string]>;
   fields: FieldFacts[];
