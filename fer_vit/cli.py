@@ -67,7 +67,8 @@ commands:
 {LISTED}
 
 `--debug` shows the traceback of an error; `fer-vit --version` prints the version;
-`source <(fer-vit --completion bash)` completes commands and options (also zsh and tcsh).
+`source <(fer-vit --completion bash)` completes commands and options (also zsh).
+`--overwrite` alone means `--overwrite true`; so do all options of this kind.
 
 examples:
   fer-vit prepare drawn faces faces.parquet
@@ -243,7 +244,7 @@ def run_verb(args: list[str]) -> None:
     elif verb == "--version":
         print(f"fer-vit {__version__}")
     elif verb == "--completion":
-        print(import_verb("fer_vit.completion").completion_script("".join(args[1:])))
+        print(import_verb("fer_vit.completion").completion_script(" ".join(args[1:])))
     elif verb in VERBS and sys.flags.optimize > 1:
         raise FerVitError(
             "The options are read from docstrings, which `python -OO` removes. Leave -OO out."

@@ -8,6 +8,7 @@ no queue grows, and each viewer sees the newest picture.
 
 import asyncio
 import io
+import re
 import socket
 import time
 from base64 import b64encode
@@ -178,7 +179,7 @@ class WebPage(StaticFiles):
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True)
         page = (folder / "index.html").read_text(encoding="utf-8")
-        policy = page.partition('"Content-Security-Policy" content="')[2].partition('"')[0]
+        (policy,) = re.findall('"Content-Security-Policy" content="([^"]+)"', page)
         self._headers = {
             "Content-Security-Policy": f"{policy}; frame-ancestors 'self'",
             "Cross-Origin-Embedder-Policy": "require-corp",

@@ -103,7 +103,8 @@ def find_format(output: Path) -> Format:
         return plugin
     if suffix[1:2].isdecimal():
         return FORMATS[""]
-    names = join_names([entry.name for entry in FORMATS.values()])
+    others = [f"NAME.{suffix}" for suffix in sorted(installed.names)]
+    names = join_names([*(entry.name for entry in FORMATS.values()), *others])
     raise FerVitError(f"Expected {names}, but got {output}.")
 
 

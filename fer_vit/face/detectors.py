@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -313,14 +314,7 @@ def find_detector(detector: ChosenDetector) -> Detector:
     if isinstance(detector, str):
         if detector in DETECTORS:
             return DETECTORS[detector]
-        installed = entry_points(group=PLUGINS)
-        if detector not in installed.names:
-            names = ", ".join([*DETECTORS, *sorted(installed.names)])
-            raise FerVitError(
-                f"Expected detector {names}, but got {detector}. The default is {DEFAULT_DETECTOR}."
-            )
-        plugin: FindsFaces = installed[detector].load()()
-        detector = plugin
+        detector = installed_detector(detector)
     if isinstance(detector, Detector):
         return detector
     if isinstance(detector, type):
@@ -334,6 +328,26 @@ def find_detector(detector: ChosenDetector) -> Detector:
             f"Expected a detector's name, or an object with the method `find`, but got a {actual}."
         )
     return CustomDetector(detector)
+
+
+@cache
+def installed_detector(name: str) -> FindsFaces:
+    """Returns the detector that another package offers by this name; it is made once.
+
+    Raises:
+        FerVitError: No package offers it, or the package cannot be imported.
+    """
+    installed = entry_points(group=PLUGINS)
+    if name not in installed.names:
+        names = ", ".join([*DETECTORS, *sorted(installed.names)])
+        raise FerVitError(
+            f"Expected detector {names}, but got {name}. The default is {DEFAULT_DETECTOR}."
+        )
+    try:
+        detector: FindsFaces = installed[name].load()()
+    except ImportError as error:
+        raise FerVitError(f"The detector {name} cannot be imported: {error}") from error
+    return detector
 
 
 def detector_name(detector: ChosenDetector) -> str:

@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -15,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cv2
 import numpy as np
 from PIL import Image as Pil
 from tqdm import tqdm
@@ -102,6 +104,12 @@ def load(
         classes: See `Recognizer.change_prior`.
         name: The name of a network in memory, for tables. None: no name.
     """
+    if cv2.ipp.useIPP():
+        warnings.warn(
+            "OpenCV was used before fer_vit was imported: predictions may differ from those on "
+            "other processors. Import fer_vit first.",
+            stacklevel=2,
+        )
     place = "auto" if device is None else str(device)
     if model is None or isinstance(model, str | os.PathLike):
         path = DEFAULT_MODEL if model is None else model

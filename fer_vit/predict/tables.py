@@ -141,7 +141,6 @@ def predict_folder(
         else:
             assigned[path] = plan[path]
     summary = "Nothing to do: all tables of this process exist."
-    num_unreadable = 0
     if assigned:
         # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
@@ -159,31 +158,30 @@ def predict_folder(
             outputs=overwriting,
         )
         summary = summarize_run(written.counts, options)
-        num_unreadable = written.counts.num_unreadable
 
-    num_missing = sum(not path.exists() for path in plan)
+    checked |= check_written_tables(plan, facts, checked)
+    statuses = Counter[str]()
+    num_faces = 0
+    for table in checked.values():
+        statuses += table.statuses
+        num_faces += table.num_faces
+    num_unreadable = statuses.total() - sum(statuses[status] for status in READ_STATUSES)
+
+    num_missing = len(plan) - len(checked)
     if num_missing:
         return Predicted(
             f"{summary}\n{outputs.table}: {len(plan) - num_missing:,} of {len(plan):,} tables "
             "exist. Other processes, or the same command, write the rest.",
             num_unreadable,
         )
-    checked |= check_written_tables(plan, facts, checked)
     if outputs.people or outputs.intervals:
         people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
-
-    statuses = Counter[str]()
-    num_faces = 0
-    for table in checked.values():
-        statuses += table.statuses
-        num_faces += table.num_faces
-    num_read = sum(statuses[status] for status in READ_STATUSES)
     return Predicted(
         f"{summary}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
         f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
         f"{counted(num_faces, 'face')}{outputs.further}",
-        statuses.total() - num_read,
+        num_unreadable,
     )
 
 

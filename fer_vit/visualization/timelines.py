@@ -173,9 +173,9 @@ def _output_curves(
     Args:
         outputs: The outputs (T, K).
         columns: The columns of the K outputs.
-        first: The first time of each point (points,); a point is a mean, or a mean direction.
+        first: The first time of each point (points,); a point is a mean, or a mean direction, of
+            the known values.
     """
-    count = np.diff([*first, len(outputs)])  # (points,)
     periods = column_periods(columns)
     curves: dict[str, list[list[Cell]]] = {}
     for head, names in outputs_of(columns).items():
@@ -184,14 +184,21 @@ def _output_curves(
             values = outputs[:, columns.index(column)]  # (T,)
             if column in periods:
                 angles = 2 * np.pi / periods[column] * values
-                sine = np.add.reduceat(np.sin(angles), first) / count
-                cosine = np.add.reduceat(np.cos(angles), first) / count
+                sine = _means(np.sin(angles), first)
+                cosine = _means(np.cos(angles), first)
                 points = mean_direction(sine, cosine, periods[column])
             else:
-                points = np.add.reduceat(values, first) / count
+                points = _means(values, first)
             digits = 1 if HEADS[head].high > 10 else 3
             curves[head].append(as_cells(points.round(digits)))
     return curves
+
+
+def _means(values: Array, first: IntArray) -> Array:
+    """Returns the mean of the known values (T,) of each point; NaN for a point without one."""
+    count = np.add.reduceat(np.isfinite(values).astype(float), first)  # (points,)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.add.reduceat(np.nan_to_num(values), first) / count)
 
 
 def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
