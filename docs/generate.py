@@ -9,7 +9,7 @@ import json
 import math
 import re
 import textwrap
-from argparse import Action
+from argparse import Action, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
@@ -130,22 +130,41 @@ def commands_page() -> str:
 
 
 def command_section(verb: str) -> list[str]:
-    """Returns the section of a command that is a typed function."""
-    module = import_module(f"fer_vit.commands.{verb}")
-    parser = verb_parser(verb, module)
-    actions = [action for action in parser._actions if action.dest != "help"]
-    actions.sort(key=lambda action: bool(action.option_strings))  # inputs first
+    """Returns the section of a command that is a typed function.
 
+    Options that equal those of `predict` are named, and described there.
+    """
+    parser = command_parser(verb)
     text, _, examples = str(parser.description).partition("Examples:\n")
     commands = [line.strip() for line in examples.splitlines() if line.strip()]
     lines = [f"## {verb}", prose(text.strip())]
     if commands:
         lines.append("\n".join(f"    {command}" for command in commands))
-    if actions:
-        lines.append(settings_table("option", map(command_setting, actions)))
+    own = command_settings(parser)
+    shared = []
+    if verb != "predict":
+        of_predict = command_settings(command_parser("predict"))
+        shared = [f"`{setting.name}`" for setting in own if setting in of_predict]
+        own = [setting for setting in own if setting not in of_predict]
+    if own:
+        lines.append(settings_table("option", own))
+    if shared:
+        lines.append(f"As for [predict](#predict): {', '.join(shared)}.")
     if parser.epilog:
         lines.append("[Columns](columns.md) lists the columns of the tables.")
     return lines
+
+
+def command_parser(verb: str) -> ArgumentParser:
+    """Returns the parser of a command."""
+    return verb_parser(verb, import_module(f"fer_vit.commands.{verb}"))
+
+
+def command_settings(parser: ArgumentParser) -> list[Setting]:
+    """Returns the inputs and options of a command, inputs first."""
+    actions = [action for action in parser._actions if action.dest != "help"]
+    actions.sort(key=lambda action: bool(action.option_strings))
+    return list(map(command_setting, actions))
 
 
 def command_setting(action: Action) -> Setting:
@@ -230,7 +249,7 @@ def columns_page() -> str:
     parts = {
         "Faces": (
             "`predict --output`, `live --output`, `fer_vit.table` and the API",
-            all_face_fields(),
+            [field for field in all_face_fields() if field.name not in MEANS],
         ),
         "People": ("`predict --summary`: a row for each person in a video", PEOPLE_FIELDS),
         "Intervals": (
@@ -246,7 +265,9 @@ def columns_page() -> str:
         " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be "
         "empty: `None` in Python, nothing in CSV. [Uncertainty](../explanation/ambiguous_faces.md) "
         "and [head pose](../explanation/finding_faces.md#head-pose) explain how the values are "
-        "computed.",
+        "computed. Tables also have the [means of both "
+        "sides](../how-to/heads.md#means-of-both-sides) of movements, such as "
+        f"`{next(iter(MEANS))}`, if the model has both.",
     ]
     for title, (source, fields) in parts.items():
         lines += [f"## {title}", f"{source}.", columns_table(fields)]

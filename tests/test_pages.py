@@ -110,8 +110,8 @@ def test_the_citation_is_of_this_version() -> None:
     [
         ("commands", "prepare", [join_names(SOURCES), DETECTORS_HELP]),
         ("commands", "predict", [DETECTORS_HELP, *HEADS, RECORDED.meaning]),
-        ("commands", "live", [*HEADS, LIVE.meaning]),
-        ("commands", "visualize", [METHODS_HELP, DETECTORS_HELP]),
+        ("commands", "live", [LIVE.meaning]),
+        ("commands", "visualize", [METHODS_HELP]),
         ("commands", "export", [FORMATS_HELP, *HEADS]),
         ("settings", "The network", [f"{name}: {pool.meaning}" for name, pool in POOLS.items()]),
     ],

@@ -29,10 +29,9 @@ def app(
 ) -> None:
     """Serves a page for the browser that predicts and explains faces.
 
-    The faces may be in photos, in clips or in front of the camera. The page shows the report of
-    `fer-vit visualize`; report and table (`fer-vit predict`) can be downloaded. Other programs can
-    use the server's API. Photos stay on this machine; they are removed when the page closes, at the
-    latest after an hour. Ctrl-C ends the server.
+    Open photos, clips or the camera; the page shows the report of `fer-vit visualize` and offers it
+    and the table of `fer-vit predict` for download. Other programs can use the server's API. Photos
+    stay on this machine until the page closes, at most an hour. To end the server, press Ctrl-C.
 
     Examples:
         fer-vit app
@@ -44,17 +43,16 @@ def app(
         fer-vit app --public https://lab.example.org/fer/
 
     Args:
-        checkpoint: A model to offer on the page in addition to the shipped ones: a checkpoint of
-            `fer-vit fit`, a folder of `fer-vit export`, or "user/name" on the Hugging Face hub.
-        host: The address to listen at. With "0.0.0.0", every machine that
-            reaches this one can use the page.
-        hostnames: Names of this machine by which clients may request the page, besides localhost
-            and its IP address. Requests by other names are refused.
+        checkpoint: A model to offer besides the shipped ones: "user/name" on the Hugging Face hub,
+            a folder or a checkpoint.
+        host: The address to listen at. With "0.0.0.0", every machine that reaches this one can use
+            the page.
+        hostnames: Names of this machine that clients may use besides localhost and its IP address;
+            others are refused.
         port: The port of the page; 0 selects a free port.
-        public: The address that users open if a reverse proxy serves the page. Pages from this
-            address may upload photos.
-        precision: {PRECISION} Explanations are always those of
-            the float32 network.
+        public: The address that users open if a reverse proxy serves the page. Pages from it may
+            upload photos.
+        precision: {PRECISION} Explanations always use float32.
     """
     check_number("port", port, 0, 65535)
     # not at the top: the help needs no server

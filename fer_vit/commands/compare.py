@@ -36,13 +36,11 @@ def compare(
 ) -> Comparison:
     """Compares the expressions of persons between conditions or groups.
 
-    Movements, head pose, valence and arousal are compared as well, if the table has them. All
-    results have 95% intervals over persons. Writes OUTPUT/index.html, results.md and
-    results.json: clear differences as sentences; means and shares; for videos, durations and
-    transitions; differences with corrected t tests, rank tests and effect sizes; ICC(1);
-    and the methods for a paper. measures.csv has the values of each
-    photo or clip. With fewer than 6 persons there are no intervals or tests, and a line states the
-    reason of each test that is missing.
+    Writes OUTPUT/index.html, results.md and results.json: clear differences as sentences; means,
+    shares and, for videos, durations and transitions with 95% intervals over persons; corrected t
+    tests, rank tests and effect sizes; ICC(1); and the methods for a paper. Movements, pose and
+    affect are included if the table has them. measures.csv has the values of each photo or clip.
+    Intervals and tests need 6 persons; the page states why a test is missing.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject
@@ -57,23 +55,20 @@ def compare(
         data: A table or folder of tables of `fer-vit predict`. Parquet also records all settings.
         by: The column with the condition or group.
         person: The column with the person. `path`: each photo or clip is one person.
-        columns: A table with the column path and further ones, such as condition and person.
-        baseline: The condition to compare the others with. Default: all pairs are compared.
-        outcomes: The outcomes that you planned, such as smile,p_happiness,valence: columns of the
-            table or of measures.csv. Only these are compared, and p is corrected for their tests
-            together. Default: all are compared, and p is corrected for the tests of each kind of
-            measure, without weak outputs.
-        rest: A resting interval in each clip, START-END, such as 0-5 or 0:30-1:00: in seconds or
-            [h:]m:s. The mean over this interval is subtracted from the probabilities and outputs of
-            the clip. Clips without a face in the interval are left out.
-        grid: The duration of a bin in seconds. Also write grid.csv, the mean probabilities of each
-            clip in bins, and grid_means.csv, the means over persons. A bin without a face is empty.
-        uncertain: Also use faces of which the detector is uncertain, in photos that have a face of
-            which the detector is certain.
-        figures: Also write figures to OUTPUT/figures, 85 mm wide: for each kind of measures the
-            differences with their intervals, and the means by condition. pdf, svg or png.
+        columns: A table with the column path and others, such as condition and person.
+        baseline: The condition to compare the others with. Default: all pairs.
+        outcomes: The outcomes that you planned, such as smile,p_happiness,valence: only these are
+            compared, and p is corrected for their tests together. Default: all, corrected by kind
+            of measure without weak outputs.
+        rest: A resting interval in each clip, such as 0-5 or 0:30-1:00 (seconds or [h:]m:s), whose
+            mean is subtracted. Clips without a face in it are left out.
+        grid: The duration of a bin in seconds. Also write grid.csv, the means of each clip in bins,
+            and grid_means.csv, those over persons.
+        uncertain: Also use uncertain faces in photos that have a certain face.
+        figures: Also write 85 mm wide figures of differences and means to OUTPUT/figures: pdf, svg
+            or png.
         output: The folder to write.
-        overwrite: Whether existing results may be replaced.
+        overwrite: Replace existing results.
 
     Returns:
         The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.

@@ -35,15 +35,12 @@ def crossvalidate(
 ) -> Evaluation:
     """Trains a model without each fold of the training faces, and evaluates the held-out faces.
 
-    The held-out faces of all folds are evaluated together. All faces of a person (column `person`)
-    are in one fold; without persons, identical files are in one fold. The best epoch of each model
-    is chosen on val. Copies of a picture that are encoded differently may be in different folds, so
-    that a model is evaluated on a picture from its training: without persons, leave such copies out
-    of the manifest. OUTPUT/evaluation has the files of `evaluate` and the scores of each fold;
-    OUTPUT/training has the logs and checkpoints. The same command resumes an interrupted run. The
-    95% bootstrap intervals resample persons, else photos; they do not include the variation between
-    training runs. Options of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change
-    the training of every fold.
+    All faces of a person (column `person`), or without persons all identical files, are in one
+    fold. Without persons, remove re-encoded copies of a picture first: they may be in different
+    folds. Val chooses each model's best epoch. OUTPUT/evaluation has the files of `evaluate` and
+    the scores of each fold, OUTPUT/training the logs and checkpoints. The intervals don't include
+    the variation between training runs. To resume an interrupted run, repeat the command. Options
+    of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet
@@ -54,12 +51,12 @@ def crossvalidate(
 
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: A config file, or a name from `fer-vit configs`. If the config starts from a model,
-            the model must not have been trained on these faces.
+        config: A config file, or a name from `fer-vit configs`. A model that it starts from must
+            not have been trained on these faces.
         folds: Number of folds and of models.
         by: Columns to group by.
         output: The folder to write.
-        overwrite: Whether existing results may be replaced.
+        overwrite: Replace existing results.
         fit_options: Options of `fit`, as words of the command line.
 
     Returns:

@@ -49,15 +49,14 @@ def evaluate(
 ) -> Evaluation:
     """Scores predictions, overall and by group, and shows the mistakes.
 
-    All scores have 95% bootstrap intervals. Writes OUTPUT/index.html, results.md and results.json:
-    accuracy, macro F1, UAR (unweighted average recall), calibration error, cross-entropy; with
-    votes, the agreement with an annotator. The page shows mistakes and labels that are likely
-    wrong. Intervals resample persons (column `person`), else photos. If the column `near_duplicate`
-    marks faces with a near-duplicate in the original training split, scores without these faces are
-    added. Without labels: how often a face was found, confidence, expressions. For a calibrated
-    model: how many faces are ambiguous, and accuracy on the other faces. With targets of {HEADS}:
-    Pearson's r, errors and concordance for each output and group, F1 and AUROC of binary targets,
-    and the errors of another model.
+    Writes OUTPUT/index.html, results.md and results.json with accuracy, macro F1, UAR (unweighted
+    average recall), calibration error and cross-entropy; with votes, also the agreement with an
+    annotator. The page shows mistakes and labels that are likely wrong. 95% bootstrap intervals
+    resample persons (column `person`), else photos. Calibrated models get the share of ambiguous
+    faces and the accuracy on the others. With targets of {HEADS}, outputs get Pearson's r, errors
+    and concordance; binary targets F1 and AUROC. Faces that the column `near_duplicate` marks are
+    also left out for comparison. Without labels, the page has faces found, confidence and
+    expressions.
 
     Examples:
         fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -71,32 +70,25 @@ def evaluate(
     Args:
         data: A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit
             predict`.
-        checkpoint: For a manifest: a checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a
-            name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
-            my_module.MyTask`.
-        labels: For a table: the truth, in a manifest or a table with the column path, and label or
-            columns such as move_mouthSmileLeft, yaw and valence, or both. In a photo with several
-            faces, the most confident face is used.
-        targets_unit: The unit of yaw, pitch and roll in a table of `--labels`. Default: degrees,
-            with an error if no angle is above 1.57.
+        checkpoint: For a manifest: the model, as for `predict`.
+        model: Your class that trained the checkpoint, such as my_module.MyTask.
+        labels: For a table: the truth, a manifest or a table with the column path, and label or
+            targets (move_mouthSmileLeft, yaw, valence). The most confident face of a photo counts.
+        targets_unit: The unit of angles in a table of `--labels`. Default: degrees; an error if no
+            angle is above 1.57.
         split: The split of a manifest, also of `--labels`. Default: val.
-        merge: For a manifest: new label of each old label. Votes and probabilities of merged labels
-            add up; null leaves out the faces of a label. The model may have the old or the new
-            labels.
-        prior: For a manifest: `even`, or a JSON file with the prior of each expression, as for
-            `predict`.
+        merge: For a manifest: the new label of each old label; null leaves out its faces. Votes and
+            probabilities add up.
+        prior: For a manifest: the frequency of each expression, as for `predict`.
         classes: For a manifest: the only possible expressions; faces with other labels are left
             out.
-        columns: A table with the column path and further ones for `--by`.
+        columns: A table with the column path and others for `--by`.
         by: Columns to group by. Groups of fewer than 30 persons or photos get no scores.
         against: Another model, or a table of its predictions for the same images.
-        robustness: Evaluate on corrupted images of a manifest as well: covered, rotated, blurred,
-            downscaled, and with wrong landmarks: the expression, and further heads with targets.
-            `--against` evaluates the other model on them, too.
+        robustness: Also score covered, rotated, blurred and downscaled images of a manifest, and
+            wrong landmarks; with `--against`, for both models.
         output: The folder to write.
-        overwrite: Whether existing results may be replaced.
+        overwrite: Replace existing results.
 
     Returns:
         The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.

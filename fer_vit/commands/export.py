@@ -47,12 +47,10 @@ def export(
 ) -> Path:
     """Writes a trained model for other programs; the name of OUTPUT selects the format.
 
-    NAME.onnx and NAME.pt2 accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; and if the
-    model has regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is
-    present. They return probabilities (B, C) and, of a model with further heads, their values
-    (B, K): {HEADS}, as named outputs in ONNX and a tuple in .pt2. Labels, the columns of
-    the heads and the geometry of crop and regions are in the ONNX metadata and in the .pt2's
-    `fer_vit.json`; docs/how-to/export.md has a script that uses them without fer-vit.
+    NAME.onnx and NAME.pt2 accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; for models
+    with regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is
+    present. They return probabilities (B, C) and the values (B, K) of further heads ({HEADS}).
+    docs/how-to/export.md has the metadata, and a script that uses the files without fer-vit.
 
     Examples:
         fer-vit export model.onnx
@@ -66,30 +64,22 @@ def export(
         fer-vit export model.pt2 --checkpoint a.ckpt --checkpoint b.ckpt --checkpoint c.ckpt
 
     Args:
-        output: The path to write. Its name selects one of these formats: {FORMATS}.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder, a name from `fer-vit models` or
-            "user/name" on the Hugging Face hub. Default: the model that `fer-vit models` marks.
-            Repeated: the weights are averaged, for epochs of one run, or runs of one configuration
-            with the same `--model.init`; `standardize` is the first model's.
-        calibrate: A manifest. On its val split a temperature is fitted, so that confidence matches
-            accuracy, and the thresholds for the column `prediction_set` of `predict` are fitted.
-            With targets of further heads, the r of each output is stored as well; `fer-vit models`
-            shows it.
-        logit_adjust: From 0 (off) to 1; raises the recall of rare expressions: this number times
-            the logarithm of an expression's frequency in the training faces of `calibrate` is
-            subtracted from the logit of the expression (Menon et al. 2021). A new adjustment
-            replaces an earlier adjustment. Prints accuracy and UAR (unweighted average recall)
-            before and after.
-        half: Store the weights of a folder in 16 bits, half the size. They are loaded as 32 bits.
-        onnx: Also write model.onnx to a folder. fer-vit then predicts from it without PyTorch.
-        quantize: A manifest. NAME.onnx then computes in 8 bits, calibrated on its training faces: a
-            quarter of the size, and faster on CPUs (see docs/results/benchmarks.md). A folder gets
-            model.onnx, and model.int8.onnx for `--precision int8`, with a temperature and
-            thresholds that are fitted to the manifest's val split.
-        faithfulness: The faithfulness.json that `fer-vit faithfulness` wrote for this model. A
-            folder stores the gains in pixel insertion; the page of `visualize` shows them.
-        overwrite: Whether an existing file, or a model in the folder, may be replaced; a folder's
-            model card is kept.
+        output: The path to write. Its name selects the format. {FORMATS}.
+        checkpoint: The model, as for `predict`. Repeat it to average the weights of epochs of one
+            run, or of runs with the same config and `--model.init`.
+        calibrate: A manifest whose val split fits a temperature, the thresholds of
+            `prediction_set`, and the r of each further output.
+        logit_adjust: From 0 (off) to 1: raises the recall of expressions that are rare in the
+            training faces of `calibrate` (Menon et al. 2021). Prints accuracy and UAR (unweighted
+            average recall).
+        half: Store a folder's weights in 16 bits, half the size.
+        onnx: Also write model.onnx to a folder; fer-vit then predicts without PyTorch.
+        quantize: A manifest whose training faces calibrate 8-bit computing: a quarter of the size,
+            faster on CPUs. A folder gets model.onnx, and model.int8.onnx for `--precision int8`,
+            calibrated on the val split.
+        faithfulness: The model's faithfulness.json; a folder stores its gains, which `visualize`
+            shows.
+        overwrite: Replace an existing file or model; a folder's model card stays.
 
     Returns:
         `output`.

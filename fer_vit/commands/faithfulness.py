@@ -92,19 +92,11 @@ def faithfulness(
 ) -> None:
     """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls.
 
-    The controls do not use the model. Writes OUTPUT/faithfulness.md and .json. Deletion and
-    insertion: the mean probability while the tokens or pixels with the highest scores are removed,
-    or added. Region agreement: the rank correlation of the attributions of regions with the effect
-    of masking each region. SaCo: whether groups of tokens with higher scores change the probability
-    more. Shuffled weights: the rank correlation with explanations of a model with shuffled weights
-    (about 200 faces). The table has means of the differences from random scores, with 95%
-    bootstrap intervals over persons (a column `person` of the manifest) or photos. The predicted
-    expression is explained, whether it is correct or not.
-
-    A second table is about the terms of regions: a further head adds one term for each region. For
-    faces with all regions, the table has the rank correlation of the terms with the change when
-    each region is hidden, and how often the region with the largest term changes the output most.
-    The controls are terms in random order.
+    Writes OUTPUT/faithfulness.md and .json: differences from random scores, with 95% bootstrap
+    intervals over persons (column `person` of the manifest) or photos.
+    docs/explanation/faithfulness.md explains the measures: deletion, insertion, region agreement,
+    SaCo and shuffled weights (about 200 faces). The predicted expression is explained, right or
+    wrong. A second table measures the terms that further heads add for each region.
 
     Examples:
         fer-vit faithfulness photos
@@ -112,13 +104,11 @@ def faithfulness(
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max_faces 500
 
     Args:
-        images: A manifest with the model's labels (its val split is used), or image files, folders
-            and glob patterns without labels.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
-            my_module.MyTask`.
+        images: A manifest with the model's labels (its val split), or unlabelled images, folders
+            and glob patterns.
+        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
+            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
+        model: Your class that trained the checkpoint, such as my_module.MyTask.
         output: The folder to write.
         max_faces: The largest number of faces to use.
         face: For photos: "detect" finds every face; "crop" takes each image as the crop of one
@@ -126,7 +116,7 @@ def faithfulness(
         detector: For photos: how faces are found, as for `predict`.
         batch_size: Photos per batch.
         workers: Processes that read photos. Default: one per core.
-        overwrite: Whether existing results may be replaced.
+        overwrite: Replace existing results.
     """
     check_whole("max_faces", max_faces, 1)
     check_output(output, overwrite, FAITHFULNESS_FILES)

@@ -47,12 +47,11 @@ def finetune(
 ) -> Path:
     """Trains a model for your classes on your photos.
 
-    It is prepare, fit, export and evaluate in one command. Each class has a folder of at least ten
-    photos, named after the class (photos/calm/*.jpg, photos/bored/*.jpg). Some persons (with
-    `--person`, else some photos) are held out to choose the best epoch and to test the model.
-    OUTPUT/model is the model; its card has the results. OUTPUT/evaluation has a page with the
-    results, compared with the default model if it has all classes. The same command resumes an
-    interrupted run. `fer-vit fit --config finetune` has every option.
+    Put at least ten photos of each class into a folder with the name of the class
+    (photos/calm/*.jpg, photos/bored/*.jpg). Some persons (with `--person`, else some photos) are
+    held out to choose the best epoch and to test the model. OUTPUT/model is the model.
+    OUTPUT/evaluation has its results, compared with the default model if that has all classes. To
+    resume an interrupted run, repeat the command. `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos
@@ -62,17 +61,14 @@ def finetune(
         fer-vit finetune faces.parquet --checkpoint best.ckpt
 
     Args:
-        photos: A folder, or a zip or tar.gz of it, with a folder for each class; or a manifest.
+        photos: A folder, zip or tar.gz with a folder for each class; or a manifest.
         output: The folder to write: model, evaluation, faces.parquet (the detected faces), training
-            (the logs).
-        checkpoint: The model to start from: a checkpoint of `fer-vit fit`, a folder of `fer-vit
-            export`, a name from `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
-        person: A regular expression that finds the person in the path of a photo, as for `prepare
+            (logs).
+        checkpoint: The model to start from, as for `predict`.
+        person: A regular expression that finds the person in a photo's path, as for `prepare
             folder`.
-        duplicates: `drop` leaves out training photos that are near-duplicates of held-out ones,
-            `keep` keeps them.
-        overwrite: Whether existing results may be replaced.
+        duplicates: `drop` or `keep` training photos that are near-duplicates of held-out photos.
+        overwrite: Replace existing results.
 
     Returns:
         The folder of the model.

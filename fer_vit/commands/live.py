@@ -47,9 +47,9 @@ def live(
 ) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
-    The page shows the newest frame; frames that arrive while one is processed are skipped.
-    Expressions on the page are smoothed by {SMOOTHING}.
-    Ctrl-C, or the button on the page, ends the program.
+    The page shows the newest frame and skips frames that arrive while one is processed. Its
+    expressions are smoothed by {SMOOTHING}. To end the program, press Ctrl-C or the button on the
+    page.
 
     Examples:
         fer-vit live
@@ -59,21 +59,18 @@ def live(
         fer-vit live clip.mp4 --port 8080
 
     Args:
-        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, which is
-            played in real time. Default: camera 0.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
+        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, which
+            plays in real time.
+        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
+            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
         output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to listen at. Everyone who reaches this address can
-            watch and stop the program.
-        hostnames: Names of this machine by which browsers may request the page, besides localhost
-            and its IP address. Requests by other names are refused.
+        host: The address to listen at. Anyone who reaches it can watch and stop the program.
+        hostnames: Names of this machine that browsers may use besides localhost and its IP address;
+            others are refused.
         port: The port of the page; 0 selects a free port.
         public: The address that users open if a reverse proxy serves the page.
-        overwrite: Whether an existing table may be replaced.
-        outputs: Which columns to write: {OUTPUTS}. Default: all that the
-            model has.
+        overwrite: Replace an existing table.
+        outputs: Which columns to write: {OUTPUTS}. Default: all that the model has.
         precision: {PRECISION}
     """
     check_arguments(source, output, overwrite)

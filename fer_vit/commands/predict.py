@@ -51,11 +51,11 @@ def predict(
 ) -> None:
     """Finds and classifies every face in photos and videos.
 
-    The table has one row for each face, and one for each image without a face.
+    The table has a row for each face, and one for each image without a face.
 
-    If `--output` is a folder, it gets one table per chunk of images. Several processes can share
-    the work (torchrun, SLURM), and the same command resumes an interrupted run. The last process
-    checks that the tables contain every image once.
+    If `--output` is a folder, several processes can share the work (torchrun, SLURM), and you can
+    repeat the command to resume an interrupted run. The last process checks that the tables contain
+    every image once.
 
     Examples:
         fer-vit predict photos
@@ -69,35 +69,31 @@ def predict(
         fer-vit predict clip.mp4 --annotate clip.marked.mp4
 
     Args:
-        images: Image and video files, folders (searched recursively) and glob patterns.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
-            my_module.MyTask`.
-        output: The table to write: .csv, .xlsx, .parquet or .jsonl; a folder of Parquet tables; or
-            `-`, which prints JSON lines and nothing else: messages go to the standard error.
-        part_size: The number of images per table in a folder; each video has a separate table.
-        min_confidence: Faces below this confidence get no label and count as ambiguous. In videos,
-            faces with a lower smoothed probability get no smoothed label, and are in no interval.
-        prior: The frequency of each expression in the photos: `even`, or a JSON file. Default: the
-            frequencies in the training data. With a prior, the column prediction_set is empty,
-            because the model was calibrated without the prior.
-        classes: The only possible expressions; other expressions get a probability of 0.
-        features: Add columns feature_0, feature_1, ...: the features before the classifier.
-        outputs: Which columns to write: {OUTPUTS}. Default: all that the
-            model has.
+        images: Images, videos, folders (searched recursively) and glob patterns.
+        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
+            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
+        model: Your class that trained the checkpoint, such as my_module.MyTask.
+        output: A .csv, .xlsx, .parquet or .jsonl table; a folder of Parquet tables; or `-` for JSON
+            lines on the standard output.
+        part_size: Images per table in a folder; each video has its own table.
+        min_confidence: Faces below this probability get no label and count as ambiguous. In videos,
+            this applies to the smoothed label and the intervals, too.
+        prior: The frequency of each expression in your photos: `even`, or a JSON file. Default: as
+            in the training data. With a prior, prediction_set is empty.
+        classes: The only possible expressions; others get a probability of 0.
+        features: Add the features before the classifier: feature_0, feature_1, ...
+        outputs: Which columns to write: {OUTPUTS}. Default: all that the model has.
         precision: {PRECISION}
-        overwrite: Whether an existing table may be replaced.
-        strict: Exit with status 1 if an image cannot be read. The table is written as usual.
-        summary: A second table with a row for each person in the videos: first and last time,
-            fraction of time with each expression, and the mean of each movement and angle.
-        intervals: A table with a row for each uninterrupted expression of a person, from the
-            smoothed labels: .csv, .parquet, .jsonl, or .TextGrid (one video).
-        annotate: A copy of the video, with a box, track, label and probability for each face. Its
-            name ends in .marked.mp4. For one video.
-        threshold: An intensity from 0 to 1. The table of intervals then also has the intervals in
-            which a smoothed movement is above this intensity. Default: expressions alone.
+        overwrite: Replace an existing table.
+        strict: Exit with status 1 if an image can't be read. The table is written as usual.
+        summary: A second table with a row for each person in the videos: times, shares of
+            expressions, means of movements and angles.
+        intervals: A table with a row for each uninterrupted smoothed expression of a person: .csv,
+            .parquet, .jsonl, or .TextGrid (one video).
+        annotate: A copy of one video with a box, track, label and probability for each face. Its
+            name ends in .marked.mp4.
+        threshold: Also write the intervals in which a smoothed movement is above this intensity,
+            from 0 to 1.
         reading: How photos and videos are read; see `PhotoOptions`.
     """
     rank = process_rank()

@@ -59,9 +59,8 @@ def prepare(
 ) -> None:
     """Writes a manifest (one Parquet table) of a data set in its original layout.
 
-    The manifest has the landmarks of every face. Training images that are near-duplicates of val or
-    test images are left out. A near-duplicate is the same picture, perhaps encoded again, mirrored
-    or shrunk.
+    The manifest has the landmarks of every face. It leaves out training images that repeat a val or
+    test image, also re-encoded, mirrored or shrunk.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -73,23 +72,19 @@ def prepare(
         fer-vit prepare fairface data/fairface.zip data/faces.parquet --add data/ferplus.parquet
 
     Args:
-        source: The data set, see data/README.md: {SOURCES}. `folder` reads class folders,
-            `drawn` draws faces.
-        root: The folder of the data set, or a zip or tar.gz of this folder. For drawn: a new folder
-            to draw into.
+        source: The data set (see data/README.md): {SOURCES}. `folder` reads class folders, `drawn`
+            draws faces.
+        root: The folder of the data set, or a zip, tar or tar.gz of it. For drawn: a new folder.
         out: The manifest to write, `*.parquet`.
         detector: How faces and their landmarks are found. {DETECTORS}.
-        embed: Images stored in the manifest: `auto`, small images; `always`, all images. Images
-            that are not stored must lie below the folder of the manifest.
-        cut: For photos larger than 384 pixels, store only the face in the manifest, as a square of
-            at most 384 pixels; leave out photos without a face. For models that align by landmarks.
-        duplicates: `drop` leaves out training images that are near-duplicates of val or test
-            images, `keep` keeps them.
-        add: Manifests with the same labels whose rows are added. Near-duplicates between data sets
-            are kept.
-        workers: The number of processes that read images; 0: only this process. Default: one per
-            core.
-        overwrite: Whether an existing manifest may be replaced.
+        embed: Store small images (`auto`) or all images (`always`) in the manifest. Other images
+            must stay below the manifest's folder.
+        cut: Store only the face of each photo larger than 384 pixels, and leave out photos without
+            a face. For models that align by landmarks.
+        duplicates: `drop` or `keep` training images that are near-duplicates of val or test images.
+        add: Manifests with the same labels to append. Near-duplicates between data sets stay.
+        workers: Processes that read images; 0: this process. Default: one per core.
+        overwrite: Replace an existing manifest.
         options: The options of the data set.
     """
     options = _source_options(source, options)

@@ -42,11 +42,11 @@ def repeat(
 ) -> list[dict[str, Any]]:
     """Trains each config with several seeds, and tabulates the scores.
 
-    OUTPUT/results.md has a row for each config: mean and standard deviation over the seeds, and the
-    accuracy of each seed. OUTPUT/runs.csv has a row for each run. The same command resumes an
-    interrupted run. Further configs, seeds and options add rows; finished runs are kept. Options of
-    `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. The best epoch of
-    each run is chosen on val, so scores on val are optimistic.
+    OUTPUT/results.md has a row for each config: mean, standard deviation and the accuracy of each
+    seed. OUTPUT/runs.csv has a row for each run. Repeat the command to resume an interrupted run,
+    or to add configs, seeds and options: finished runs stay. Options of `fit`
+    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. Val chooses each run's
+    best epoch, so scores on val are optimistic.
 
     Examples:
         fer-vit repeat data/ferplus.parquet --config ferplus_teacher ablation --seeds 5
@@ -56,7 +56,7 @@ def repeat(
     Args:
         manifest: A manifest of `fer-vit prepare` with labels and a val split.
         config: Config files, or names from `fer-vit configs`.
-        seeds: The number of seeds. The runs have the seeds 0, 1, ...
+        seeds: The number of seeds: 0, 1, ...
         split: The split to score.
         output: The folder to write.
         fit_options: Options of `fit`, as words of the command line.

@@ -43,17 +43,12 @@ def visualize(
 ) -> Path:
     """Explains for every face which pixels and facial regions led to the prediction.
 
-    The faces are in photos and videos. Writes OUTPUT/index.html, a gallery to filter, sort and
-    search. A click on a face opens its views. "What drives the prediction" has the attributions of
-    pixels and regions. "How regions exchange information" has the attention between regions,
-    through the whole encoder or in one of its attention heads. Movements and pose follow below, if
-    the model predicts them. The page needs only OUTPUT/photos. faces.parquet has a row for every
-    face, shares.csv the mean attributions by predicted expression, relations.csv and heads*.csv the
-    mean attention. Time and size are estimated before the faces are explained. Videos are read
-    before the estimate.
-
-    For a video, the page shows each person over time: the probabilities in all frames and up to 120
-    explained faces.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search. Click a face to see what drives
+    its prediction, how regions exchange information, and its movements and pose. For a video, the
+    page shows each person over time, with up to 120 explained faces. To share the page, keep
+    OUTPUT/photos beside it. faces.parquet has a row for every face, shares.csv the mean
+    attributions by predicted expression, relations.csv and heads*.csv the mean attention. Time and
+    size are estimated before the faces are explained.
 
     Examples:
         fer-vit visualize photos
@@ -67,23 +62,20 @@ def visualize(
         fer-vit visualize photos --figures pdf --faces 0 7
 
     Args:
-        images: Image and video files, folders (searched recursively) and glob patterns.
-        checkpoint: A checkpoint of `fer-vit fit`, a folder of `fer-vit export`, a name from
-            `fer-vit models` or "user/name" on the Hugging Face hub. Default:
-            the model that `fer-vit models` marks.
-        model: For a checkpoint of your own class: its name, as in `fer-vit fit --model
-            my_module.MyTask`.
+        images: Images, videos, folders (searched recursively) and glob patterns.
+        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
+            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
+        model: Your class that trained the checkpoint, such as my_module.MyTask.
         output: The folder to write.
         method: How the prediction is explained. {METHODS}.
         labels: "predicted" explains the predicted expression, and why it is more probable than the
             second; "all" explains every expression (slower).
-        targets: Further scores to explain for every face: expressions, or columns of the model's
-            further heads, such as move_mouthSmileLeft or yaw.
-        figures: Also write figures of the faces to OUTPUT/figures, 85 mm wide: pdf, svg or png.
-        faces: The numbers of the faces with figures, from 0, as in the names of the pictures in
-            OUTPUT/photos.
+        targets: Further outputs to explain: expressions, or columns such as move_mouthSmileLeft or
+            yaw.
+        figures: Also write 85 mm wide figures of the faces to OUTPUT/figures: pdf, svg or png.
+        faces: The numbers of the faces with figures, from 0, as in the names of OUTPUT/photos.
             Default: all.
-        overwrite: Whether an existing report may be replaced.
+        overwrite: Replace an existing report.
         reading: How photos and videos are read; see `PhotoOptions`.
 
     Returns:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "int8"]  # a key of `ENGINE_FILES`
 PRECISION_HELP = (
-    "`float32`, or `int8`: on the CPU, 8-bit numbers take half the time; see "
-    "docs/results/benchmarks.md."
+    "`float32`, or `int8`: half the time on CPUs, with 8-bit numbers (docs/results/benchmarks.md)."
 )
 GPU_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # devices of NVIDIA, of AMD, and of WSL
 

@@ -241,9 +241,8 @@ def write_onnx(
 FORMATS = {  # the format of each suffix; a name without a suffix is a folder
     "": Format(
         "a folder",
-        "model.safetensors, config.json and a model card to fill in, for fer-vit and the Hugging "
-        "Face hub, with the networks that find faces and landmarks, and their licences, for the "
-        "script in docs/how-to/export.md",
+        "for fer-vit and the Hugging Face hub, with a model card to fill in, and the networks that "
+        "find faces and landmarks",
         check_folder,
         write_folder,
         files=(*MODEL_FILES, *FACE_FILE_NAMES),

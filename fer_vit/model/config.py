@@ -32,13 +32,12 @@ class RegionViTConfig:
     """All settings of a RegionViT. None keeps the backbone's default.
 
     Attributes:
-        backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224 or
-            vit_small_patch16_224.
+        backbone: Name of a timm vision transformer, for example vit_tiny_patch16_224.
         pretrained: Load timm's weights: true (downloaded by timm), false, or the path of a state
             dict.
-        img_size: Side S of the square input in pixels. With patch tokens, S is a multiple of the
-            patch size. With stem "conv", S may be one pixel more: then mirroring maps the grid of
-            patches to itself.
+        img_size: Side S of the square input in pixels. With patch tokens, a multiple of the patch
+            size; with stem "conv", also one pixel more, so that mirroring maps the grid of patches
+            to itself.
         in_chans: 3 for RGB, 1 to read images as grey.
         patch_size: Side of a patch in pixels.
         embed_dim: Width D, a multiple of 4.
@@ -53,26 +52,26 @@ class RegionViTConfig:
         tokens: Input of the encoder: "patch", "region" or "both".
         regions: Names of the regions (see `face.crop.REGIONS`).
         region_grid: Number k of tokens along each side of a region: a region becomes k x k tokens.
-        region_source: Regions are cut from the "image", with a separate embedding, or from the
-            features of the convolutional "stem" before the last halving. With patch tokens, the
-            features are cheaper; they have a larger receptive field.
-        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (the index of a patch
-            in reading order), "mirror" (half of the channels encode (x, y), half (S - x, y), so
-            that mirroring swaps the halves) or "none". Regions have a sinusoidal encoding of their
-            centres: 1-D with "sincos_1d", none with "none", "mirror" as the patches, otherwise 2-D.
+        region_source: Cut regions from the "image", with a separate embedding, or from the features
+            of the "conv" "stem" before its last halving: cheaper with patch tokens, but with a
+            larger receptive field.
+        pos_embed: Positions of the patches: "learn", "sincos_2d", "sincos_1d" (in reading order),
+            "mirror" (encodes x and S - x, so that mirroring swaps the halves) or "none". Regions
+            encode their centres: in 1-D with "sincos_1d", as patches with "mirror" and "none", else
+            in 2-D.
         attention: Score of the encoder's attention: "dot" product, "additive" (Bahdanau) or
             "gaussian" kernel of the distance between tokens (Nadaraya-Watson).
         block: "pre_norm" as in ViT, or "post_norm" with ReLU as in "Attention Is All You Need".
-        keep_rate: Hard attention: the fraction of patches that each block keeps, one number per
-            block. The patches with the most attention of the class token are kept. Empty: all
-            patches. With "gaussian" attention, the same patches are kept for every face.
+        keep_rate: Hard attention: the fraction of patches that each block keeps, those with the
+            most attention of the class token. Empty: all. With "gaussian" attention, every face
+            keeps the same patches.
         pool: What is classified. {POOLS}.
         causal: With pool "query": a query sees only itself and the queries of earlier expressions.
         reg_tokens: Number of register tokens.
-        dropout: Dropout rate in the encoder: embeddings, attention weights, outputs of attention
-            and feed-forward.
-        drop_path_rate: Stochastic depth rate of the last block. The rate rises linearly from 0 in
-            the first block.
+        dropout: Dropout rate of embeddings, attention weights, and outputs of attention and
+            feed-forward.
+        drop_path_rate: Stochastic depth rate of the last block, rising linearly from 0 in the
+            first.
     """
 
     backbone: str = "vit_tiny_patch16_224"

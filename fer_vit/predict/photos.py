@@ -55,18 +55,16 @@ class PhotoOptions:
     Args:
         face: "detect" finds every face; "crop" takes each image as the crop of one face.
         detector: How faces are found. {DETECTORS}.
-        batch_size: Photos or frames per batch; the result does not depend on it.
-        workers: Processes that read photos; 0: this process. Default: one per core. Videos are read
-            by one process.
+        batch_size: Photos or frames per batch; it doesn't change the result.
+        workers: Processes that read photos; 0: this process. Default: one per core. One process
+            reads videos.
         every: Use every n-th frame of a video.
         fps: Use at most this many frames per second of a video.
-        start: Begin this long after the first frame of a video: seconds, or [h:]m:s.
-        end: End this long after the first frame of a video: seconds, or [h:]m:s.
+        start: Where to begin in a video: seconds, or [h:]m:s.
+        end: Where to end in a video: seconds, or [h:]m:s.
         detect_every: Search the full frame for faces every n-th frame, and track them in between.
-        smooth: Time constant of the smoothed probabilities in seconds: {SMOOTHING} this value; 0:
-            no average.
-        min_score: Faces in photos and videos with a lower score of the detector are left out.
-            Default: {SCORES}.
+        smooth: Time constant of the smoothed columns in seconds: {SMOOTHING} this value; 0: off.
+        min_score: Leave out faces with a lower score of the detector. Default: {SCORES}.
 
     Raises:
         FerVitError: An option is unknown, or two contradict each other.

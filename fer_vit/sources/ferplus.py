@@ -47,7 +47,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
         root: The folder with FER2013Train, FER2013Valid and FER2013Test, or the parent folder of
             such a folder with the name `ferplus`.
         labels: For ferplus: training labels by majority, or with the share of each expression
-            (soft). Validation and test always use the majority.
+            (soft).
     """
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
     rows: list[Row] = []

@@ -47,18 +47,15 @@ def read(
 
     Args:
         root: The folder.
-        targets: For folder: a table with the column path and a row for each photo. It has the
-            column label, columns with targets of {HEADS} (such as AU1, AU12,
-            move_mouthSmileLeft, yaw and valence), or both; it may have split and person. A path
-            on this machine, or in the data set. Photos without a row are left out, unless the table
-            has no labels and their folders name a class.
-        targets_unit: For folder: the unit of yaw, pitch and roll in the table. Default: degrees,
-            with an error if no angle is above 1.57.
-        au_scale: For folder: the largest intensity of action units in the table: 5, or 1, also for
-            occurrences. Default: 5 if there are larger values than 1, with an error if a column
-            may have either.
-        person: For folder: a regular expression that finds the person in the path of a photo; its
-            first group, or else the whole match. Each person stays in one split.
+        targets: For folder: a table with the column path, and label or targets of {HEADS} (such as
+            AU1, move_mouthSmileLeft, yaw and valence), or both; also split and person. A path on
+            this machine, or in the data set.
+        targets_unit: For folder: the unit of angles in the table. Default: degrees; an error if no
+            angle is above 1.57.
+        au_scale: For folder: the largest intensity of action units in the table, 5 or 1 (also
+            occurrences). Default: 5 if any value is above 1.
+        person: For folder: a regular expression that finds the person in a photo's path: its first
+            group, or the whole match. Each person stays in one split.
     """
     listing = list_folder(root) if root.is_dir() else Listing()
     photos = listing.with_suffixes(PHOTO_SUFFIXES)

@@ -106,9 +106,9 @@ class FERTask(RegionViTModule):
         labels: Expressions in the order of the model's outputs (the command line takes them from
             the manifest).
         align: How faces are cropped: "landmarks" moves the landmarks onto the template, "crop"
-            keeps the frame of the images. Default: as for `init`, or else "landmarks".
-        template: Positions (x, y) of the five landmarks in the crop, as fractions of its side.
-            Default: as for `init`, or else `geometry.TEMPLATE`.
+            keeps the frame. Default: as for `init`, or else "landmarks".
+        template: Positions (x, y) of the five landmarks as fractions of the crop's side. Default:
+            as for `init`, or else `geometry.TEMPLATE`.
         lr: Peak learning rate of AdamW.
         weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
             none.
