@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -107,6 +108,16 @@ def one_thread() -> None:
     A worker that is forked while such threads run would wait for the threads forever.
     """
     cv2.setNumThreads(1)
+
+
+def warn_of_ipp() -> None:
+    """Warns if OpenCV was used before `fer_vit` could disable IPP; see `fer_vit/__init__.py`."""
+    if cv2.ipp.useIPP():
+        warnings.warn(
+            "OpenCV was used before fer_vit was imported: predictions may differ from those on "
+            "other processors. Import fer_vit first.",
+            stacklevel=3,
+        )
 
 
 OPENCV_THREADS = SharedSetting(cv2.getNumThreads, cv2.setNumThreads)

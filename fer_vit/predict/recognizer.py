@@ -8,7 +8,6 @@ import hashlib
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -16,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import cv2
 import numpy as np
 from PIL import Image as Pil
 from tqdm import tqdm
@@ -51,6 +49,7 @@ from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import Started, make_finder, read_sources
 from fer_vit.predict.results import FaceResults, as_results, report_photos, table
 from fer_vit.predict.smoothing import smooth_faces
+from fer_vit.processes import warn_of_ipp
 from fer_vit.report.draw import Attention
 from fer_vit.store.hub import DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.times import Time
@@ -104,12 +103,7 @@ def load(
         classes: See `Recognizer.change_prior`.
         name: The name of a network in memory, for tables. None: no name.
     """
-    if cv2.ipp.useIPP():
-        warnings.warn(
-            "OpenCV was used before fer_vit was imported: predictions may differ from those on "
-            "other processors. Import fer_vit first.",
-            stacklevel=2,
-        )
+    warn_of_ipp()
     place = "auto" if device is None else str(device)
     if model is None or isinstance(model, str | os.PathLike):
         path = DEFAULT_MODEL if model is None else model
