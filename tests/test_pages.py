@@ -13,7 +13,7 @@ from fer_vit.explain.methods import METHODS_HELP
 from fer_vit.exporting.formats import FORMATS_HELP
 from fer_vit.face.detectors import DETECTORS_HELP
 from fer_vit.fields import table_columns
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS, MEANS, target_column
 from fer_vit.model.attention import POOLS
 from fer_vit.predict.smoothing import LIVE, RECORDED
 from fer_vit.sources import SOURCES
@@ -93,6 +93,12 @@ def test_readme_counts_the_columns_of_its_table() -> None:
     )
     assert row
     assert len(columns) == len(row[1].split("|")) + int(row[2])
+
+
+def test_the_docs_list_the_means_of_both_sides() -> None:
+    text = (ROOT / "docs/how-to/heads.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(move_\w+)`, `(move_\w+)` \|$", text, re.M)
+    assert {name: (first, second) for name, first, second in rows} == MEANS
 
 
 def test_each_data_set_has_a_section() -> None:
