@@ -205,8 +205,15 @@ def settings_page() -> str:
         "`checkpoint.*` the arguments of its `ModelCheckpoint`, and `ckpt_path` names the "
         "checkpoint to resume. `task` is `classification` (the default) or `pretraining`.",
     ]
+    above: list[Setting] = []
     for title, kind, prefix in SECTIONS:
-        lines += [f"## {title}", settings_table("key", class_settings(kind, prefix))]
+        settings = class_settings(kind, prefix)
+        own = [setting for setting in settings if setting not in above]
+        lines += [f"## {title}", settings_table("key", own)]
+        repeated = [f"`{setting.name}`" for setting in settings if setting in above]
+        if repeated:
+            lines.append(f"As above: {', '.join(repeated)}.")
+        above += settings
     return "\n\n".join(lines)
 
 
@@ -388,8 +395,7 @@ def limits_page() -> str:
     """Returns the page of limits."""
     lines = [
         "# Limits",
-        "Numbers of the code that a user may meet: sizes above which nothing is read, and values "
-        "that decide about faces.",
+        "Sizes above which nothing is read, and values that decide about faces.",
     ]
     for title, limits in LIMITS.items():
         lines += [f"## {title}", table(("limit", "value", "meaning"), limits())]

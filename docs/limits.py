@@ -47,13 +47,9 @@ def minutes(seconds: float) -> str:
 
 def image_limits() -> Iterator[Limit]:
     """Yields the limits of photos."""
-    yield Limit("size of a file", megabytes(image.MAX_FILE_BYTES), "a larger file is not read")
-    for kind in headers.IMAGE_FORMATS:
-        yield Limit(
-            f"pixels of a `{kind.suffix}`",
-            megapixels(kind.max_pixels),
-            "of the full size, also where a smaller one is decoded",
-        )
+    yield Limit("size of a file", megabytes(image.MAX_FILE_BYTES), "larger files aren't read")
+    most = [f"`{kind.suffix}` {kind.max_pixels // MEGA:,}" for kind in headers.IMAGE_FORMATS]
+    yield Limit("megapixels by format", ", ".join(most), "of the full size")
     yield Limit("scans of a JPEG", f"{image.MAX_SCANS:,}", "10 are usual")
     yield Limit("segments of a JPEG", f"{headers.MAX_SEGMENTS:,}", "a hundred are many")
     yield Limit("compressed texts of a PNG", f"{image.MAX_TEXTS:,}")
@@ -115,7 +111,7 @@ def table_limits() -> Iterator[Limit]:
     yield Limit(
         "cells of a table that is read",
         f"{layout.MAX_CELLS // MEGA:,} million",
-        "90 columns of 10 hours of video at 30 frames per second are 97 million",
+        "10 hours of video in 90 columns have 97 million",
     )
     yield Limit(
         "memory for a workbook, JSON Lines or Parquet",

@@ -54,9 +54,9 @@ def evaluate(
     annotator. The page shows mistakes and labels that are likely wrong. 95% bootstrap intervals
     resample persons (column `person`), else photos. Calibrated models get the share of ambiguous
     faces and the accuracy on the others. With targets of {HEADS}, outputs get Pearson's r, errors
-    and concordance; binary targets F1 and AUROC. Faces that the column `near_duplicate` marks are
-    also left out for comparison. Without labels, the page has faces found, confidence and
-    expressions.
+    and concordance; binary targets F1 and AUROC. Scores without the faces that the column
+    `near_duplicate` marks are added. Without labels, you get how often a face was found, confidence
+    and expressions.
 
     Examples:
         fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness
@@ -85,7 +85,7 @@ def evaluate(
         columns: A table with the column path and others for `--by`.
         by: Columns to group by. Groups of fewer than 30 persons or photos get no scores.
         against: Another model, or a table of its predictions for the same images.
-        robustness: Also score covered, rotated, blurred and downscaled images of a manifest, and
+        robustness: Also score a manifest's images covered, rotated, blurred, downscaled and with
             wrong landmarks; with `--against`, for both models.
         output: The folder to write.
         overwrite: Replace existing results.

@@ -47,9 +47,10 @@ class MaskedPretraining(RegionViTModule):
         template: Positions (x, y) of the five landmarks in the crop, as fractions of its side.
         mask_ratio: Share of the patches that are hidden.
         lr: Peak learning rate of AdamW.
-        weight_decay: Decay of the encoder's weight matrices; biases, norms, positions and learned
-            tokens have none.
-        warmup: Share of all steps in which the learning rate rises; then it falls along a cosine.
+        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
+            none.
+        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
+            cosine.
         min_lr: The last learning rate as a fraction of `lr`.
         compile: Compile the encoder with `torch.compile`.
     """

@@ -118,10 +118,9 @@ class FERTask(RegionViTModule):
             cosine.
         min_lr: The last learning rate as a fraction of `lr`.
         label_smoothing: Share of the target that is distributed uniformly over the classes.
-        logit_adjust: This number times the logarithm of each class's share of the training faces is
-            added to its logit in training, so that rare classes are predicted more often; 0 is off,
-            1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`, which corrects for
-            the same shares.
+        logit_adjust: Adds this number times the logarithm of each class's share of the training
+            faces to its logit in training, so that rare classes are predicted more often; 0 is off,
+            1 is balanced softmax (Ren et al. 2020). Not with `data.balanced`.
         outputs: The outputs of further heads, by head, for which the data has targets; the command
             line takes these from the manifest. The model learns these outputs, and keeps the other
             heads and outputs of `init`.
@@ -129,16 +128,15 @@ class FERTask(RegionViTModule):
             outputs of `init`.
         head_weights: The weight of each further head's loss, relative to the expression's loss; 0
             leaves a head out. Default: 5 for movements, else 1.
-        teachers: Models that predict the expression of each augmented training face, for example
-            shipped models. The target is the mean of the votes and the mean prediction; for a face
-            without a label, the mean prediction alone.
-        region_dropout: Probability that random regions of a training face are hidden. The share of
-            hidden regions is uniform.
+        teachers: Models that predict each augmented training face, for example shipped models. The
+            target is the mean of the votes and the mean prediction; without a label, the prediction
+            alone.
+        region_dropout: Probability that a random share of a training face's regions is hidden.
         compile: Compile the encoder with `torch.compile`.
         init: A model to copy fitting weights from: the name of a shipped model, a folder,
             "user/name" on the hub, or a checkpoint, also of masked pretraining. Positions and patch
-            kernels are resampled for another image or patch size.
-        freeze: The part that is not trained: "stem", which embeds patches and regions, or the whole
+            kernels are resampled.
+        freeze: The part that isn't trained: "stem", which embeds patches and regions, or the whole
             "encoder".
     """
 
