@@ -99,6 +99,7 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     )
     drawn = comparison.drawn_contrasts(measures)
     charted = choose_charted(drawn)
+    has_smile = any("smile" in of_kind.values for of_kind in study.measures)
     if len(charted) < len(drawn):
         tests = tests._replace(intervals=differences_chart(drawn, pair, kind.form))
     return Section(
@@ -113,7 +114,7 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
             charted=len(charted) if len(charted) < len(drawn) else 0,
             weak=weak,
             weak_r=WEAK_R,
-            slight_smiles=kind == SHARES and {"happiness", "neutral"} <= {*measures.values},
+            slight_smiles=kind == SHARES and "neutral" in measures.values and has_smile,
         ),
         lines=comparison.sentences[kind.title],
         intervals=differences_chart(charted, pair, kind.form),

@@ -21,7 +21,6 @@ from fer_vit.comparison.episodes import (
     measure_episodes,
 )
 from fer_vit.comparison.measures import (
-    CHANGE,
     Measures,
     average_faces,
     clip_seconds,
@@ -81,8 +80,8 @@ class Plan:
     @property
     def planned(self) -> tuple[str, ...]:
         """The names of the planned outcomes, one by one."""
-        names = [name for text in self.outcomes for name in text.split(",")]
-        return tuple(dict.fromkeys(name.removeprefix(CHANGE) for name in names))
+        names = [name.strip() for text in self.outcomes for name in text.split(",")]
+        return tuple(dict.fromkeys(filter(None, names)))
 
     def assigned(self, faces: Labelled) -> Mask:
         """Returns whether each face (N,) has a person and a condition."""
@@ -162,14 +161,18 @@ def choose_measures(measures: Sequence[Measures], outcomes: Sequence[str]) -> li
     """
     if not outcomes:
         return [*measures]
-    known = [outcome for of_kind in measures for outcome in of_kind.outcomes.values()]
+    known: dict[str, str] = {}  # outcomes by their own names, and by the columns of measures.csv
+    for of_kind in measures:
+        for name, outcome in of_kind.outcomes.items():
+            known[outcome] = outcome
+            known[of_kind.columns[name]] = outcome
     for outcome in outcomes:
         if outcome not in known:
             raise FerVitError(
                 f"Expected `--outcomes` among the measures of the table, but got {short(outcome)}."
                 f"{suggest(outcome, known)} It has {known_names(outcome, known)}."
             )
-    chosen = [of_kind.select(outcomes) for of_kind in measures]
+    chosen = [of_kind.select({known[outcome] for outcome in outcomes}) for of_kind in measures]
     return [of_kind for of_kind in chosen if of_kind.values]
 
 

@@ -13,8 +13,9 @@ from fer_vit.stats.estimate import Estimate
 LINE_HEIGHT = 0.17  # the height of a result, in inches
 MARGIN_HEIGHT = 0.7  # the height of the axis with its name, in inches
 NAME_WIDTH = 170  # the most pixels of a name
-MARKERS = "osD^vP"  # of conditions
-COLOURS = ("#3a3a3c", "#e8590c", "#1c7ed6", "#2f9e44", "#9c36b5", "#868e96")  # of conditions
+# Of conditions. The numbers of markers and colours have no common divisor, so 42 conditions differ.
+MARKERS = "osD^vPX"
+COLOURS = ("#3a3a3c", "#e8590c", "#1c7ed6", "#2f9e44", "#9c36b5", "#868e96")
 SPREAD = 0.6  # the height of the conditions of a measure, where the next measure is 1 away
 
 

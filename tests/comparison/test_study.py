@@ -323,7 +323,7 @@ def test_planned_outcomes_are_compared_alone_and_corrected_together(
     first = {name: rng.normal(0.4, 0.1, 8) for name in names}
     second = {name: first[name] + rng.normal(0.08, 0.1, 8) for name in names}
     everything = compare_columns(tmp_path, first, second)
-    outcomes = ["smile,arousal", "p_happy"]
+    outcomes = ["smile, arousal,", "p_happy"]
     planned = compare_columns(tmp_path, first, second, outcomes).to_dict()
     assert planned["outcomes"] == ["smile", "arousal", "p_happy"]
     assert "Movements" not in planned
@@ -390,6 +390,8 @@ def test_a_movement_is_preferred_where_labels_are_compared(
     table["label"] = table["label"].replace({"calm": "neutral", "happy": "happiness"})
     table["confidence"] = table[["p_neutral", "p_happiness"]].max(axis=1)
     table["yaw"] = rng.normal(size=len(table))
+    for side in ("Left", "Right"):
+        table[f"move_mouthSmile{side}"] = rng.random(len(table))
     table.to_csv(tmp_path / "faces.csv", index=False)
     for outcomes, hinted in (([], True), (["yaw"], False)):
         plan = Plan("condition", "subject", outcomes=outcomes)

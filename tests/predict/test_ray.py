@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +20,7 @@ from tests.helpers.commands import main
 from tests.helpers.processes import PATIENCE, wait_until
 
 ray = pytest.importorskip("ray", reason="the recipe needs the extra `ray`")
+boto3 = pytest.importorskip("boto3", reason="the object store needs boto3")
 pytestmark = pytest.mark.slow  # it starts some twenty processes
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "docs" / "how-to" / "recipes" / "ray_predict.py"

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -53,11 +54,16 @@ def find_place(path: str) -> tuple[FileSystem, str]:
     return LocalFileSystem(), str(Path(path).absolute())
 
 
+def shared_path(path: str) -> str:
+    """Returns a path that means the same on every machine; addresses stay as they are."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
 def list_photos(source: str) -> list[str]:
     """Lists the photos of a folder, of s3://, or of a text file; each once."""
     if source.endswith(".txt"):
         lines = Path(source).read_text(encoding="utf-8").splitlines()
-        return list(dict.fromkeys(filter(None, map(str.strip, lines))))
+        return list(dict.fromkeys(shared_path(line.strip()) for line in lines if line.strip()))
     if not source.startswith("s3://"):
         return [str(path.absolute()) for path in find_inputs([source]).files]
     filesystem, folder = find_place(source)
@@ -79,7 +85,7 @@ def fetch(path: str) -> bytes | str:
         else:
             return read_bytes(Path(path))
         check_file_size(len(content))
-    except (OSError, ValueError, ImageError) as error:
+    except (OSError, ValueError, HTTPException, ImageError) as error:
         return str(error)
     return content
 
@@ -179,12 +185,16 @@ def main() -> None:
         photos = list_photos(arguments.photos)
     except (FerVitError, OSError) as error:
         sys.exit(f"{error}")
-    found = find_rows(arguments.output)
+    output = shared_path(arguments.output)
+    model = arguments.model
+    if model is not None and Path(model).exists():
+        model = shared_path(model)
+    found = find_rows(output)
     missing = [path for path in photos if path not in found]
     print(f"{len(photos):,} photos, {len(photos) - len(missing):,} of them with rows")
     if missing:
-        predict(missing, arguments.output, arguments.model, arguments.part_size)
-        found = find_rows(arguments.output)
+        predict(missing, output, model, arguments.part_size)
+        found = find_rows(output)
     wrong = [path for path in photos if not found.pop(path, False)]
     wrong += found  # rows of photos that are not in the list
     if wrong:
