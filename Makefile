@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo lint test test-all test-browser test-server test-crash test-distributed test-other test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
+.PHONY: demo lint test test-all test-browser test-server test-crash test-distributed test-other test-ray test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
 	@echo "make lint   style, types, spelling, prose, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about eight minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
 	@echo "make test-browser, test-server, test-crash, test-distributed, test-other  a part of the tests marked slow"
+	@echo "make test-ray  the test of the recipe for Ray; installs the extra ray (250 MB) into .venv"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
 	@echo "make newcomer  the core alone in a new environment: its size, README's commands and Python"
 	@echo "make reference  write the pages of docs/reference that are made from code"
@@ -64,6 +65,11 @@ test-distributed: PART := -m slow $(DISTRIBUTED)
 test-other: PART := -m "slow and not browser" $(patsubst %,--ignore=%,$(SERVER) $(CRASH) $(DISTRIBUTED))
 test-browser test-server test-crash test-distributed test-other: .venv/installed
 	$(PYTEST) $(PART)
+
+# The extra `ray` is not in `dev`.
+test-ray: .venv/installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
+	$(BIN)/python -m pytest -n 0 -m slow tests/predict/test_ray.py
 
 # uv chooses the lowest versions of what pyproject.toml names, and the newest of everything else.
 LOWEST := build/lowest

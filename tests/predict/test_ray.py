@@ -20,7 +20,7 @@ from tests.helpers.commands import main
 from tests.helpers.processes import PATIENCE, wait_until
 
 ray = pytest.importorskip("ray", reason="the recipe needs the extra `ray`")
-boto3 = pytest.importorskip("boto3", reason="the object store needs boto3")
+boto3 = pytest.importorskip("boto3", reason="the recipe's test needs the extra `slow`")
 pytestmark = pytest.mark.slow  # it starts some twenty processes
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "docs" / "how-to" / "recipes" / "ray_predict.py"
@@ -151,6 +151,7 @@ def test_addresses_and_an_object_store_are_read_and_written(
         "s3://bucket/photos/a b/text.png": "not an image that can be decoded",
         "s3://bucket/gone.jpg": "Path does not exist",
         f"{address}/bucket/photos/a%20b/0.jpg": "ok",
+        f"{address}/bucket/photos/a b/0.jpg": "URL can't contain control characters",
         f"{address}/bucket/gone.jpg": "HTTP Error 40",
         str(photos / "nobody.jpg"): "no face",
         str(photos / "gone.jpg"): "No such file or directory",

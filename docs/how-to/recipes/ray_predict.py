@@ -39,11 +39,15 @@ from fer_vit.predict.inputs import find_inputs
 BATCH_SIZE = 64  # photos that an actor holds in memory
 CONNECTIONS = 8  # photos that an actor fetches at a time
 SECONDS = 60  # how long a server may not answer
+# One client for each bucket. Ray sends functions by value, which `functools.cache` does not allow.
+BUCKETS: dict[str, FileSystem] = {}
 
 
 def open_bucket(name: str) -> FileSystem:
     """Returns the file system of a bucket, in its region or at `AWS_ENDPOINT_URL`."""
-    return FileSystem.from_uri(f"s3://{name}")[0]
+    if name not in BUCKETS:
+        BUCKETS[name] = FileSystem.from_uri(f"s3://{name}")[0]
+    return BUCKETS[name]
 
 
 def find_place(path: str) -> tuple[FileSystem, str]:
@@ -54,16 +58,19 @@ def find_place(path: str) -> tuple[FileSystem, str]:
     return LocalFileSystem(), str(Path(path).absolute())
 
 
-def shared_path(path: str) -> str:
-    """Returns a path that means the same on every machine; addresses stay as they are."""
-    return path if "://" in path else str(Path(path).absolute())
+def make_absolute(path: str) -> str:
+    """Returns a path that means the same in the working directory of each actor."""
+    if path.startswith(("http://", "https://", "s3://")):
+        return path
+    return str(Path(path).absolute())
 
 
 def list_photos(source: str) -> list[str]:
     """Lists the photos of a folder, of s3://, or of a text file; each once."""
     if source.endswith(".txt"):
         lines = Path(source).read_text(encoding="utf-8").splitlines()
-        return list(dict.fromkeys(shared_path(line.strip()) for line in lines if line.strip()))
+        paths = filter(None, map(str.strip, lines))
+        return list(dict.fromkeys(map(make_absolute, paths)))
     if not source.startswith("s3://"):
         return [str(path.absolute()) for path in find_inputs([source]).files]
     filesystem, folder = find_place(source)
@@ -181,14 +188,14 @@ def main() -> None:
     parser.add_argument("--model", help="as for `fer-vit predict --checkpoint`")
     parser.add_argument("--part_size", type=int, default=1000, help="most photos of a table")
     arguments = parser.parse_args()
+    output = make_absolute(arguments.output)
+    model = arguments.model
+    if model and Path(model).exists():
+        model = make_absolute(model)
     try:
         photos = list_photos(arguments.photos)
     except (FerVitError, OSError) as error:
         sys.exit(f"{error}")
-    output = shared_path(arguments.output)
-    model = arguments.model
-    if model is not None and Path(model).exists():
-        model = shared_path(model)
     found = find_rows(output)
     missing = [path for path in photos if path not in found]
     print(f"{len(photos):,} photos, {len(photos) - len(missing):,} of them with rows")
@@ -199,7 +206,7 @@ def main() -> None:
     wrong += found  # rows of photos that are not in the list
     if wrong:
         sys.exit(f"{len(wrong):,} photos don't have their rows exactly once, the first {wrong[0]}")
-    print(f"{len(photos):,} photos have their rows exactly once in {arguments.output}")
+    print(f"{len(photos):,} photos have their rows exactly once in {output}")
 
 
 if __name__ == "__main__":
