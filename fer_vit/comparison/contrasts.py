@@ -126,14 +126,14 @@ def compare_measures(study: Study, measures: Measures) -> list[Row]:
             first = np.where(design.persons, of_persons[pair.first], np.nan)
             second = np.where(design.persons, of_persons[pair.second], np.nan)
             test = compare_pair(first, second, design.paired)
-            difference, *numbers_of_test = test_rows(part, pair.name, test, kind)
+            difference, *numbers_of_test = rows_of_test(part, pair.name, test, kind)
             if name in left_out:
                 difference = replace(difference, p=None, note=difference.note or WEAK)
             rows += [difference, *numbers_of_test]
     return rows
 
 
-def test_rows(part: str, pair: str, test: MeansTest | NoTest, kind: Kind) -> list[Row]:
+def rows_of_test(part: str, pair: str, test: MeansTest | NoTest, kind: Kind) -> list[Row]:
     """Returns the numbers of a test, the difference first; p is not corrected yet.
 
     The interval is clipped to the differences that the measure can have.

@@ -94,7 +94,7 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     weak = len(study.left_out(measures))
     tests = Section(
         title="Tests",
-        text=PROSE.text("dashes", contrasts=contrasts, weak=weak),
+        text=PROSE.text("dashes", contrasts=comparison.main_contrasts(measures), weak=weak),
         rows=tests_table(contrasts, pair, kind),
     )
     drawn = comparison.drawn_contrasts(measures)

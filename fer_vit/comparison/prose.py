@@ -43,7 +43,7 @@ METHODS = Prose("comparison", "methods.md.j2")
 EPISODE_LINES = {  # how conditions or clips cut episodes
     LEAVING: "Episodes that last beyond the condition in which they begin",
     BEGUN_ELSEWHERE: "Left out, episodes that begin in frames that are not compared",
-    WITHOUT_BEGINNING: ("Left out, episodes within which a clip or the sight of a face begins"),
+    WITHOUT_BEGINNING: "Left out, episodes within which a clip or the sight of a face begins",
     TOO_LATE: "Left out of durations, episodes that begin too late in a clip or sight",
 }
 
@@ -65,7 +65,8 @@ def describe_results(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
         lines.append(PROSE.text("negligible", kind=kind, pair=pair, compared=compared))
     unclear = [contrast for contrast in others if not contrast.is_clear]
     for pair, names in names_by_pair(unclear).items():
-        if len(names) == len({contrast.measure for contrast in contrasts}) > MAX_NAMES:
+        num_measures = len({contrast.measure for contrast in contrasts})
+        if len(names) == num_measures and num_measures > MAX_NAMES:
             compared = f"any of the {len(names):,} measures"
         else:
             compared = name_measures(kind, names)

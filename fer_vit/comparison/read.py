@@ -81,7 +81,13 @@ class Plan:
     def planned(self) -> tuple[str, ...]:
         """The names of the planned outcomes, one by one."""
         names = [name.strip() for text in self.outcomes for name in text.split(",")]
-        return tuple(dict.fromkeys(filter(None, names)))
+        planned = tuple(filter(None, names))
+        if self.outcomes and not planned:
+            raise FerVitError(
+                "Expected names of measures in `--outcomes`, but got none. Leave it out to compare "
+                "all measures."
+            )
+        return planned
 
     def assigned(self, faces: Labelled) -> Mask:
         """Returns whether each face (N,) has a person and a condition."""
@@ -135,13 +141,15 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
         of_row[used] = of_face
         followed = _follow(follow_faces(faces, plan.person), of_row, faces.labels, observations)
+    all_measures = [*measures, *followed.measures]
+    outcomes = find_outcomes(all_measures, plan.planned)
     return Study(
         observations=observations,
         labels=faces.labels,
         pairs=pairs,
-        measures=choose_measures([*measures, *followed.measures], plan.planned),
+        measures=choose_measures(all_measures, outcomes),
         faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
-        outcomes=plan.planned,
+        outcomes=outcomes,
         model=model,
         rest=plan.rest,
         without_rest=selected.without_rest,
@@ -154,25 +162,30 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     )
 
 
-def choose_measures(measures: Sequence[Measures], outcomes: Sequence[str]) -> list[Measures]:
-    """Returns the measures of planned outcomes; all measures if none is planned.
+def find_outcomes(measures: Sequence[Measures], planned: Sequence[str]) -> tuple[str, ...]:
+    """Returns the outcomes with the planned names, each once.
 
     Raises FerVitError for an outcome that the table does not have.
     """
-    if not outcomes:
-        return [*measures]
     known: dict[str, str] = {}  # outcomes by their own names, and by the columns of measures.csv
     for of_kind in measures:
         for name, outcome in of_kind.outcomes.items():
             known[outcome] = outcome
             known[of_kind.columns[name]] = outcome
-    for outcome in outcomes:
+    for outcome in planned:
         if outcome not in known:
             raise FerVitError(
                 f"Expected `--outcomes` among the measures of the table, but got {short(outcome)}."
                 f"{suggest(outcome, known)} It has {known_names(outcome, known)}."
             )
-    chosen = [of_kind.select({known[outcome] for outcome in outcomes}) for of_kind in measures]
+    return tuple(dict.fromkeys(known[outcome] for outcome in planned))
+
+
+def choose_measures(measures: Sequence[Measures], outcomes: Sequence[str]) -> list[Measures]:
+    """Returns the measures of planned outcomes; all measures if none is planned."""
+    if not outcomes:
+        return [*measures]
+    chosen = [of_kind.select(outcomes) for of_kind in measures]
     return [of_kind for of_kind in chosen if of_kind.values]
 
 

@@ -65,7 +65,7 @@ class Study:
         observations: The photos and clips.
         labels: The L expressions.
         pairs: The pairs of conditions to compare.
-        measures: The measures of each observation by kind; the probabilities of expressions first.
+        measures: The measures of each observation by kind: those of planned outcomes, or all.
         faces: The measured faces.
         model: The model that made the table.
         outcomes: The planned outcomes, whose tests are corrected together; empty: none is planned,

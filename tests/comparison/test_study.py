@@ -365,7 +365,7 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
     assert tests["jawOpen: film - rest"]["p corrected"] == tests["jawOpen: film - rest"]["p"]
     (sentence,) = comparison.sentences["Movements"]
     assert "jaw open" in sentence
-    assert "1 measure of outputs" in comparison.methods[0]
+    assert "1 measure whose output" in comparison.methods[0]
     assert "FairFace" in comparison.methods[0], "the training data"
     comparison.write(tmp_path / "c")
     page = (tmp_path / "c" / "results.md").read_text()
@@ -381,6 +381,20 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
         unknown = {"model": name}
         results = compare_columns(tmp_path, first | unknown, second | unknown).to_dict()
         assert "weak" not in results["Movements"], "not measured"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "message"),
+    [([","], "but got none"), (["change_p_happy"], "but got change_p_happy")],
+)
+def test_outcomes_that_name_no_measure_are_one_line(
+    outcomes: list[str], message: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    table = photos(rng)
+    table["confidence"] = table[["p_calm", "p_happy"]].max(axis=1)
+    table.to_csv(tmp_path / "faces.csv", index=False)
+    with pytest.raises(FerVitError, match=message):
+        read_study(tmp_path / "faces.csv", Plan("condition", "subject", outcomes=outcomes))
 
 
 def test_a_movement_is_preferred_where_labels_are_compared(
