@@ -7,7 +7,7 @@ help:
 	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
 	@echo "make lint   style, types, spelling, prose, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about three minutes on two cores)"
-	@echo "make test-all  these and the tests marked slow (about half an hour in all)"
+	@echo "make test-all  these and the tests marked slow (about a quarter of an hour in all)"
 	@echo "make test-browser, test-server, test-crash, test-distributed, test-other  a part of the tests marked slow"
 	@echo "make test-ray  the test of the recipe for Ray; installs the extra ray (250 MB) into .venv"
 	@echo "make test-lowest  the default tests with the oldest dependencies that pyproject.toml allows, in build/lowest"
