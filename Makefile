@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: demo lint test test-all test-browser test-server test-crash test-distributed test-other test-ray test-lowest newcomer reference docs links dist web audit sbom release-check shipped-model help
 help:
-	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (four minutes on two cores)"
+	@echo "make demo   try the model on a photo; draw faces, train, fine-tune, test and visualize (two to four minutes on two cores)"
 	@echo "make lint   style, types, spelling, prose, layers, and pages that must agree with the code (seconds)"
 	@echo "make test   make lint and the default tests (about three minutes on two cores)"
 	@echo "make test-all  these and the tests marked slow (about a quarter of an hour in all)"
