@@ -1,6 +1,7 @@
 """Averages against pandas, and episodes of clips against values counted by hand."""
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.stats.estimate import size_text
 from fer_vit.stats.series import Rest, bin_values
+from fer_vit.store.hub import shipped_models
 
 
 def study(
@@ -375,9 +377,9 @@ def test_weak_outputs_are_marked_and_not_corrected_unless_planned(
     planned = compare_columns(tmp_path, first | model, second | model, ["move_jawRight"])
     (sentence,) = planned.sentences["Movements"]
     assert "jaw right (weak)" in sentence
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text("{}")
-    for name in ("elsewhere/model", str(tmp_path / "other")):
+    copied = tmp_path / "copied"
+    shutil.copytree(shipped_models()["ferplus-fairface"], copied)
+    for name in ("elsewhere/model", str(copied)):  # a table names no path
         unknown = {"model": name}
         results = compare_columns(tmp_path, first | unknown, second | unknown).to_dict()
         assert "weak" not in results["Movements"], "not measured"
