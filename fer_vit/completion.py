@@ -10,7 +10,7 @@ from fer_vit.errors import FerVitError
 
 
 def completion_script(shell: str) -> str:
-    """Returns a script for bash, zsh or tcsh that completes `fer-vit`.
+    """Returns a script that completes `fer-vit` in a shell, such as bash or zsh.
 
     A command that needs a missing extra is completed without its options. So are the commands of
     LightningCLI, whose options depend on classes.

@@ -6,7 +6,7 @@ The command names the place that fer-vit was installed from.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -93,3 +93,19 @@ def command_for(source: dict[str, Any] | None, extra: str) -> str:
         version = source["vcs_info"]
         url = f"{version['vcs']}+{url}@{version['commit_id']}"
     return f'pip install "fer-vit[{extra}] @ {url}"'
+
+
+def plugin_names(group: str) -> list[str]:
+    """Returns the names that other packages register in a group of entry points."""
+    return sorted(entry_points(group=group).names)
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Returns what another package registers by a name.
+
+    Raises FerVitError when its package cannot be imported.
+    """
+    try:
+        return entry_points(group=group)[name].load()
+    except ImportError as error:
+        raise FerVitError(f"{name} ({group}) cannot be imported: {error}") from error

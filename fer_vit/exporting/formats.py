@@ -9,7 +9,6 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import torch
@@ -25,7 +24,7 @@ from fer_vit.exporting.graphs import (
     quantize_onnx,
     trace_program,
 )
-from fer_vit.extras import require
+from fer_vit.extras import load_plugin, plugin_names, require
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.yunet import yunet_path
 from fer_vit.files import atomic_write, check_output
@@ -97,13 +96,13 @@ def find_format(output: Path) -> Format:
     suffix = f".{ending.lower()}" if stem else ""
     if suffix in FORMATS:
         return FORMATS[suffix]
-    installed = entry_points(group=PLUGINS)
-    if suffix[1:] in installed.names:
-        plugin: Format = installed[suffix[1:]].load()
+    installed = plugin_names(PLUGINS)
+    if suffix[1:] in installed:
+        plugin: Format = load_plugin(PLUGINS, suffix[1:])
         return plugin
     if suffix[1:2].isdecimal():
         return FORMATS[""]
-    others = [f"NAME.{suffix}" for suffix in sorted(installed.names)]
+    others = [f"NAME.{name}" for name in installed]
     names = join_names([*(entry.name for entry in FORMATS.values()), *others])
     raise FerVitError(f"Expected {names}, but got {output}.")
 

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -12,6 +11,7 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError, short
+from fer_vit.extras import load_plugin, plugin_names
 from fer_vit.face.crop import MAX_CUT_SIDE, REDUCED_SCALE
 from fer_vit.face.detection import Detection, best, box_iou
 from fer_vit.face.landmarks import (
@@ -337,16 +337,13 @@ def installed_detector(name: str) -> FindsFaces:
     Raises:
         FerVitError: No package offers it, or the package cannot be imported.
     """
-    installed = entry_points(group=PLUGINS)
-    if name not in installed.names:
-        names = ", ".join([*DETECTORS, *sorted(installed.names)])
+    installed = plugin_names(PLUGINS)
+    if name not in installed:
+        names = ", ".join([*DETECTORS, *installed])
         raise FerVitError(
             f"Expected detector {names}, but got {name}. The default is {DEFAULT_DETECTOR}."
         )
-    try:
-        detector: FindsFaces = installed[name].load()()
-    except ImportError as error:
-        raise FerVitError(f"The detector {name} cannot be imported: {error}") from error
+    detector: FindsFaces = load_plugin(PLUGINS, name)()
     return detector
 
 

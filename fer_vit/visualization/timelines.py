@@ -189,7 +189,7 @@ def _output_curves(
                 points = mean_direction(sine, cosine, periods[column])
             else:
                 points = _means(values, first)
-            digits = 1 if HEADS[head].high > 10 else 3
+            digits = int(HEADS[head].form.strip(".f"))
             curves[head].append(as_cells(points.round(digits)))
     return curves
 

@@ -320,12 +320,14 @@ def test_a_package_offers_a_detector_and_a_format_by_name(
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: mine-of-a-test\nVersion: 1\n")
     (facts / "entry_points.txt").write_text(
-        "[fer_vit.detectors]\ncorner = mine_of_a_test:Corner\n"
+        "[fer_vit.detectors]\ncorner = mine_of_a_test:Corner\nbroken = mine_of_a_test.none:A\n"
         "[fer_vit.formats]\nmine = mine_of_a_test:FORMAT\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (face,) = find_detector("corner").load(0.0).find(np.zeros((100, 100, 3), np.uint8))
     assert face.box.tolist() == [0, 0, 90, 90]
     assert find_format(Path("model.mine")) is FORMATS[".onnx"]
-    with pytest.raises(FerVitError, match="yunet, landmarks, none, corner, but got corners"):
+    with pytest.raises(FerVitError, match="none, broken, corner, but got corners"):
         find_detector("corners")
+    with pytest.raises(FerVitError, match=r"broken .* cannot be imported"):
+        find_detector("broken")
