@@ -34,6 +34,8 @@ WEAK_MEANING = (
     f"{WEAK_R}. Don't rely on it."
 )
 
+SMILE_NOTE = "Slight smiles are often called neutral: prefer the movement."
+
 Scale = Literal["intensity", "signed", "number"]
 
 

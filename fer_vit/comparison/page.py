@@ -24,7 +24,7 @@ from fer_vit.comparison.rows import (
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array
-from fer_vit.heads import WEAK_R
+from fer_vit.heads import SMILE_NOTE, WEAK_R
 from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
 from fer_vit.report.results_page import ResultsPage, Section
@@ -99,7 +99,10 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
     )
     drawn = comparison.drawn_contrasts(measures)
     charted = choose_charted(drawn)
-    has_smile = any("smile" in of_kind.values for of_kind in study.measures)
+    smile_note = ""
+    measures_smiles = any("smile" in of_kind.values for of_kind in study.measures)
+    if kind == SHARES and "neutral" in measures.values and measures_smiles:
+        smile_note = SMILE_NOTE
     if len(charted) < len(drawn):
         tests = tests._replace(intervals=differences_chart(drawn, pair, kind.form))
     return Section(
@@ -114,7 +117,7 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
             charted=len(charted) if len(charted) < len(drawn) else 0,
             weak=weak,
             weak_r=WEAK_R,
-            slight_smiles=kind == SHARES and "neutral" in measures.values and has_smile,
+            smile_note=smile_note,
         ),
         lines=comparison.sentences[kind.title],
         intervals=differences_chart(charted, pair, kind.form),

@@ -18,7 +18,7 @@ from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
-from fer_vit.heads import WEAK_MEANING, means_of, weak_columns
+from fer_vit.heads import SMILE_NOTE, WEAK_MEANING, means_of, weak_columns
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -68,7 +68,6 @@ ATTENTION_TEXT = (
     "classified. It is not a reason for the prediction: it does not depend on the expression, and "
     "a region with much attention need not change the prediction."
 )
-SMILE_NOTE = "Slight smiles are often called neutral: prefer the movement."
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from fer_vit.report.face_figures import (
     shares_figure,
     spread_out,
 )
+from fer_vit.report.interval_figures import means_figure
 from fer_vit.report.rendering import save_figure
+from fer_vit.stats.estimate import Estimate
 from fer_vit.visualization.figures import FigureOptions
 from tests.helpers.reports import ATTENTION, REGIONS, make_evidence, make_view
 
@@ -102,3 +104,13 @@ def test_bars_of_shares_have_the_same_scale_in_all_figures() -> None:
         )
     assert ends[0] == ends[1]
     assert ends[2] == pytest.approx((-1.05, 1.05))
+
+
+def test_twenty_conditions_look_different() -> None:
+    means = {
+        f"condition {number}": Estimate(number, number - 1, number + 1) for number in range(20)
+    }
+    figure = means_figure({"joy": means}, "mean")
+    (legend,) = figure.legends
+    looks = {(line.get_marker(), line.get_color()) for line in legend.get_lines()}
+    assert len(looks) == 20

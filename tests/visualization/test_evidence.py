@@ -272,12 +272,13 @@ def test_a_curve_of_swapped_times_is_in_order() -> None:
 
 def test_the_curve_of_an_output_has_means_and_of_an_angle_mean_directions() -> None:
     turns = [178.0, -179.0, 10.0, np.nan]
+    moves = [0.1, np.nan, 0.2, 0.3]  # an unknown value leaves its point with the known one
     watched = Watched()
     for number, turn in enumerate(turns):
         faces = make_faces(
             ["a"],
             [[1.0]],
-            outputs={"yaw": [turn], "move_x": [number / 10]},
+            outputs={"yaw": [turn], "move_x": [moves[number]]},
             frame=number,
             seconds=(0.0, 0.0, 1.0, 2.0)[number],  # the first two are one point
             track=[0],
@@ -285,7 +286,7 @@ def test_the_curve_of_an_output_has_means_and_of_an_angle_mean_directions() -> N
         )
         watched.add(replace(faces, smoothed_outputs=faces.outputs))
     (line,) = watched.videos["a.mp4"].curves("a.mp4", faces.scheme.outputs)
-    assert line["outputs"] == {"movements": [[0.05, 0.2, 0.3]], "pose": [[179.5, 10.0, None]]}
+    assert line["outputs"] == {"movements": [[0.1, 0.2, 0.3]], "pose": [[179.5, 10.0, None]]}
 
 
 def test_a_long_curve_has_means_of_equal_spans() -> None:
