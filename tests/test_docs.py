@@ -210,7 +210,7 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert all(
         (tmp_path / name).exists()
-        for name in (*made, "faces.csv", "report/index.html", "more/index.html")
+        for name in (*made, "new_faces.csv", "new_report/index.html", "more/index.html")
     )
 
 
@@ -220,17 +220,23 @@ def test_commands_of_the_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     Path("study").mkdir()
     lines = ["path,condition,subject"]
+    ratings = ["path,label"]
     labels = {"rest": "neutral", "joke": "happiness"}
     for person, (condition, label), number in product(range(6), labels.items(), range(2)):
         path = Path("study", f"p{person}_{condition}_{number}.png")
         path.write_bytes(encode_png(draw_face(label, 2 * person + number, 192)[0]))
         lines.append(f"{path.as_posix()},{condition},p{person}")
-    Path("sessions.csv").write_text("\n".join(lines))
+        ratings.append(f"{path.as_posix()},{label}")
+    sessions = "\n".join(lines)
+    Path("sessions.csv").write_text(sessions)
+    Path("people.csv").write_text(sessions.replace("subject", "person"))
+    Path("ratings.csv").write_text("\n".join(ratings))
     for words in commands(DOCS / "tutorials/two_conditions.md"):
         main(words)
     results = Path("comparison/results.md").read_text(encoding="utf-8")
     assert re.search(r"happiness is [\d.]+ higher in joke", results)
     assert Path("comparison/index.html").is_file()
+    assert Path("evaluation/index.html").is_file()
 
 
 @pytest.mark.slow
