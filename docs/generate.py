@@ -31,7 +31,7 @@ from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, target_colum
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.module import DEFAULT_NETWORK
+from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 
@@ -205,20 +205,14 @@ def settings_page() -> str:
         "`checkpoint.*` the arguments of its `ModelCheckpoint`, and `ckpt_path` names the "
         "checkpoint to resume. `task` is `classification` (the default) or `pretraining`.",
     ]
-    above: list[Setting] = []
     for title, kind, prefix in SECTIONS:
-        settings = class_settings(kind, prefix)
-        own = [setting for setting in settings if setting not in above]
-        lines += [f"## {title}", settings_table("key", own)]
-        repeated = [f"`{setting.name}`" for setting in settings if setting in above]
-        if repeated:
-            lines.append(f"As above: {', '.join(repeated)}.")
-        above += settings
+        lines += [f"## {title}", settings_table("key", class_settings(kind, prefix))]
     return "\n\n".join(lines)
 
 
 SECTIONS = (
     ("The network", RegionViTConfig, "model.network"),
+    ("Optimisation of either task", RegionViTModule, "model"),
     ("Classification", FERTask, "model"),
     ("Pretraining", MaskedPretraining, "model"),
     ("Data", FaceDataModule, "data"),
@@ -239,7 +233,8 @@ def class_settings(kind: type, prefix: str) -> list[Setting]:
     settings: list[Setting] = []
     for name, parameter in inspect.signature(kind).parameters.items():
         key = f"{prefix}.{name}"
-        if key in FILLED_IN or key in own_section:
+        passed_on = parameter.kind is parameter.VAR_KEYWORD  # to the base class, a section above
+        if passed_on or key in FILLED_IN or key in own_section:
             continue
         value = getattr(DEFAULT_NETWORK, name) if kind is RegionViTConfig else parameter.default
         default = "required" if value is parameter.empty else describe_default(value)

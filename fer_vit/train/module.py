@@ -44,13 +44,37 @@ MIN_END_SHARE = 1e-4  # a smaller `min_lr` is logged: it may be meant as a learn
 
 
 class RegionViTModule(L.LightningModule):
-    """A RegionViT, `net`, in training.
+    """A RegionViT, `net`, in training. A subclass passes these arguments on, and builds the net.
 
-    Subclasses have the settings lr, weight_decay, warmup, min_lr and compile.
+    Args:
+        lr: Peak learning rate of AdamW.
+        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
+            none.
+        layer_decay: Factor on the learning rate from block to block towards the input; 1 is off,
+            0.65 to 0.8 suits pretrained backbones.
+        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
+            cosine.
+        min_lr: The last learning rate as a fraction of `lr`.
+        compile: Compile the encoder with `torch.compile`.
     """
 
     net: RegionViT
     fits = False  # whether a Trainer fits the module
+
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        weight_decay: float = 0.05,
+        layer_decay: float = 1.0,
+        warmup: float = 0.1,
+        min_lr: float = 0.01,
+        compile: bool = False,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()  # also the arguments of the subclass
+        for name, (low, high) in TRAINING_RANGES.items():
+            if name in self.hparams:
+                check_number(f"model.{name}", self.hparams[name], low, high)
 
     @property
     def spec(self) -> CropSpec:
@@ -115,7 +139,7 @@ class RegionViTModule(L.LightningModule):
             self.net,
             self.hparams["weight_decay"],
             tuple(self.net.no_weight_decay()),
-            layer_decay=self.hparams.get("layer_decay", 1.0),
+            layer_decay=self.hparams["layer_decay"],
         )
         outside = []  # parameters outside the network, such as a decoder
         for name, value in self.named_parameters():
@@ -155,16 +179,13 @@ class RegionViTModule(L.LightningModule):
         return warmup_cosine(steps, warmup_steps, self.hparams["min_lr"])
 
     def store_settings(self, network: RegionViTConfig, **changed: Any) -> None:
-        """Checks and stores settings as plain values.
+        """Stores settings as plain values.
 
         With these values, a checkpoint loads without unpickling, and without `pretrained` weights.
         """
         check_regions(network.regions)
         plain = asdict(replace(network, pretrained=False))
         self.save_hyperparameters({"network": plain} | changed)
-        for name, (low, high) in TRAINING_RANGES.items():
-            if name in self.hparams:
-                check_number(f"model.{name}", self.hparams[name], low, high)
 
     def check_and_log(self, loss: Tensor, outputs: Tensor, paths: list[str]) -> Tensor:
         """Logs and returns the loss of a step; raises FerVitError if the loss is not finite."""

@@ -46,13 +46,8 @@ class MaskedPretraining(RegionViTModule):
             keeps the frame of the images.
         template: Positions (x, y) of the five landmarks in the crop, as fractions of its side.
         mask_ratio: Share of the patches that are hidden.
-        lr: Peak learning rate of AdamW.
-        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
-            none.
-        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
-            cosine.
-        min_lr: The last learning rate as a fraction of `lr`.
-        compile: Compile the encoder with `torch.compile`.
+        **optimization: Arguments of `RegionViTModule`: lr, weight_decay, layer_decay, warmup,
+            min_lr and compile.
     """
 
     def __init__(
@@ -61,16 +56,11 @@ class MaskedPretraining(RegionViTModule):
         align: Align = "landmarks",
         template: tuple[tuple[float, float], ...] = TEMPLATE,
         mask_ratio: float = 0.6,
-        lr: float = 1e-3,
-        weight_decay: float = 0.05,
-        warmup: float = 0.1,
-        min_lr: float = 0.01,
-        compile: bool = False,
+        **optimization: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**optimization)
         if isinstance(network, dict):  # as a checkpoint has it
             network = RegionViTConfig(**network)
-        self.save_hyperparameters()
         self.store_settings(network)
         # All tokens are kept, because each token is predicted.
         crop = crop_for(network.img_size, network.regions, align, template)

@@ -109,14 +109,6 @@ class FERTask(RegionViTModule):
             keeps the frame. Default: as for `init`, or else "landmarks".
         template: Positions (x, y) of the five landmarks as fractions of the crop's side. Default:
             as for `init`, or else `geometry.TEMPLATE`.
-        lr: Peak learning rate of AdamW.
-        weight_decay: Decay of weight matrices; biases, norms, positions and learned tokens have
-            none.
-        layer_decay: Factor on the learning rate from block to block towards the input; 1 is off,
-            0.65 to 0.8 suits pretrained backbones.
-        warmup: Share of all steps in which the learning rate rises linearly; then it falls along a
-            cosine.
-        min_lr: The last learning rate as a fraction of `lr`.
         label_smoothing: Share of the target that is distributed uniformly over the classes.
         logit_adjust: Adds this number times the logarithm of each class's share of the training
             faces to its logit in training, so that rare classes are predicted more often; 0 is off,
@@ -132,12 +124,13 @@ class FERTask(RegionViTModule):
             target is the mean of the votes and the mean prediction; without a label, the prediction
             alone.
         region_dropout: Probability that a random share of a training face's regions is hidden.
-        compile: Compile the encoder with `torch.compile`.
         init: A model to copy fitting weights from: the name of a shipped model, a folder,
             "user/name" on the hub, or a checkpoint, also of masked pretraining. Positions and patch
             kernels are resampled.
         freeze: The part that isn't trained: "stem", which embeds patches and regions, or the whole
             "encoder".
+        **optimization: Arguments of `RegionViTModule`: lr, weight_decay, layer_decay, warmup,
+            min_lr and compile.
     """
 
     # An nn.ModuleDict of `OutputMetrics` by head; torch gives its entries the type Module.
@@ -149,11 +142,6 @@ class FERTask(RegionViTModule):
         labels: list[str] | None = None,
         align: Align | None = None,
         template: tuple[tuple[float, float], ...] | None = None,
-        lr: float = 1e-3,
-        weight_decay: float = 0.05,
-        layer_decay: float = 1.0,
-        warmup: float = 0.1,
-        min_lr: float = 0.01,
         label_smoothing: float = 0.0,
         logit_adjust: float = 0.0,
         outputs: dict[str, list[str]] | None = None,
@@ -161,11 +149,11 @@ class FERTask(RegionViTModule):
         head_weights: dict[str, float] | None = None,
         teachers: list[str] | None = None,
         region_dropout: float = 0.0,
-        compile: bool = False,
         init: str | None = None,
         freeze: Freeze = "none",
+        **optimization: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**optimization)
         if not labels:
             raise FerVitError("Expected the labels in order, but got none.")
 
@@ -185,7 +173,6 @@ class FERTask(RegionViTModule):
 
         # A checkpoint has the arguments as settings, some replaced by the chosen values. It has all
         # weights, so no `init` is loaded with it, and `outputs` has all heads.
-        self.save_hyperparameters()
         self.store_settings(
             network,
             align=crop.align,

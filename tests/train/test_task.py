@@ -42,6 +42,7 @@ from fer_vit.sources import drawn as drawn_source
 from fer_vit.store.folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.metrics import class_recall, expression_metrics
+from fer_vit.train.module import RegionViTModule
 from fer_vit.train.task import DEFAULT_NETWORK as USUAL, FERTask, expression_loss
 from fer_vit.train.teachers import StartTeacher, Teachers
 from tests.helpers.commands import TINY, fit
@@ -289,9 +290,11 @@ def test_the_differences_of_a_checkpoint_are_named() -> None:
 def test_settings_in_a_checkpoint_are_plain_and_complete() -> None:
     change = {"align": "crop", "lr": 0.5, "logit_adjust": 1.0, "warmup": 0.0}
     task = build(**change)
-    defaults = {
-        name: parameter.default for name, parameter in inspect.signature(FERTask).parameters.items()
-    }
+    defaults = {}
+    for task_class in (FERTask, RegionViTModule):
+        for name, parameter in inspect.signature(task_class).parameters.items():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                defaults[name] = parameter.default
     assert dict(task.hparams) == {
         **defaults,
         "network": asdict(NETWORK),
