@@ -62,7 +62,7 @@ def main(manifest: Path, rounds: int = 7) -> None:
             "ONNX, float32": exported(Path(folder, "float32.onnx"), None),
             "ONNX, 8 bits": exported(Path(folder, "int8.onnx"), manifest),
         }
-        batches, target, _ = labelled_batches(model, Manifest.read(manifest))
+        _, batches, target = labelled_batches(model, Manifest.read(manifest))
         parts = list(batches)
         right = {
             name: (

@@ -28,7 +28,8 @@ from benchmarks.ablation import ROOT, slug
 from benchmarks.machine import machine, run_main, spread
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split, write_manifest
-from fer_vit.evaluation.logits import labelled_batches, predict_logits
+from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.exporting.calibration import predict_logits
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import read_model
@@ -91,7 +92,7 @@ def run(folder: Path, reading: Reading, words: list[str]) -> dict[str, float]:
     seconds = time.monotonic() - start
     (best,) = folder.rglob("best.ckpt")
     model = load(best, "cpu")
-    batches, target, _ = labelled_batches(model, Manifest.read(manifest), "test")
+    _, batches, target = labelled_batches(model, Manifest.read(manifest), "test")
     logits = predict_logits(model, batches)
     truth = target.argmax(1)
     hit = logits.argmax(1) == target.argmax(1)

@@ -19,11 +19,12 @@ from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.altered import altered_rows
 from fer_vit.evaluation.labelled import predict_manifest
-from fer_vit.evaluation.logits import fit_temperature, labelled_batches, predict_logits
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.evaluation.page import class_table, rows_table
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score import score_votes
 from fer_vit.evaluation.sets import make_rows
+from fer_vit.exporting.calibration import fit_temperature, predict_logits
 from fer_vit.heads import EXPRESSION
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load
 from fer_vit.report.table import markdown
@@ -50,7 +51,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     rows = Manifest.read(manifest).split("val")
     faces = predict_manifest(model, rows, "val")
     assert faces.targets is not None
-    batches, shares, _ = labelled_batches(model, rows)
+    _, batches, shares = labelled_batches(model, rows)
     logits = predict_logits(model, batches)
     mirrored_faces = FaceDataset(rows, model.crop_spec, crop_mirrored)
     mirrored_batches = face_crops(mirrored_faces, range(len(rows)), FACES_PER_PASS)

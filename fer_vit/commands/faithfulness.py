@@ -16,7 +16,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, check_whole
 from fer_vit.evaluation.labelled import name_units
-from fer_vit.evaluation.logits import labelled_batches, labelled_rows
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
@@ -168,12 +168,10 @@ def manifest_faces(
     model: Recognizer, manifest_path: Path, max_faces: int
 ) -> Iterator[MeasuredBatch]:
     """Yields batches of labelled faces of the val split, and the person or image of each face."""
-    labelled = labelled_rows(Manifest.read(manifest_path), "val")
-    units = name_units(labelled.image_names(), labelled.describing_columns().get("person"))
-    batches, _, rows = labelled_batches(model, labelled, max_faces=max_faces)
-    of_rows = (units[row] for row in rows)
+    faces, batches, _ = labelled_batches(model, Manifest.read(manifest_path), max_faces=max_faces)
+    units = iter(name_units(faces.image_names(), faces.describing_columns().get("person")))
     for batch in batches:
-        yield batch, list(islice(of_rows, len(batch)))
+        yield batch, list(islice(units, len(batch)))
 
 
 def limit_faces(photos: Iterable[FoundFaces], max_faces: int) -> Iterator[MeasuredBatch]:

@@ -126,6 +126,11 @@ class Manifest:
         """Returns the rows of one split."""
         return self.select(pc.equal(self.table["split"], name))
 
+    def labelled(self, name: Split) -> "Manifest":
+        """Returns the rows of one split that have a label."""
+        rows = self.split(name)
+        return rows.select(rows.table["label"].is_valid())
+
     def hold_out(self, share: float) -> "Manifest":
         """Returns the manifest with a share of train moved to val, chosen by a hash of the name."""
         splits = self.column("split")

@@ -1,9 +1,12 @@
 """Fits prior, temperature and thresholds to a trained model, for `export --calibrate`."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fer_vit.conformal import fit_thresholds
@@ -11,12 +14,8 @@ from fer_vit.data.manifest import Manifest, identity_hash
 from fer_vit.engine.decode import softmax
 from fer_vit.engine.protocol import Calibration
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import (
-    fit_temperature,
-    labelled_batches,
-    labelled_rows,
-    predict_logits,
-)
+from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.face.finder import Crops
 from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.stats.scores import score_once
@@ -44,8 +43,8 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     """
     net = model.net
     net.adjust((), 0)
-    batches, target, _ = labelled_batches(model, manifest)  # target: (N, C)
-    first, second = calibration_halves(labelled_rows(manifest, "val"))
+    faces, batches, target = labelled_batches(model, manifest)  # target: (N, C)
+    first, second = calibration_halves(faces)
     logits = predict_logits(model, batches)  # (N, C)
     truth = target.argmax(-1)  # (N,)
     report = ""
@@ -77,6 +76,11 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     return report
 
 
+def predict_logits(model: Recognizer, batches: Iterable[Crops]) -> Tensor:
+    """Returns the logits (N, C) of all faces of the batches, before the logit adjustment."""
+    return torch.cat([torch.from_numpy(model.engine.run(batch).logits) for batch in batches])
+
+
 def fit_calibration(
     logits: Tensor, truth: Tensor, halves: tuple[IntArray, IntArray]
 ) -> Calibration:
@@ -91,6 +95,20 @@ def fit_calibration(
     temperature = fit_temperature(logits[first], truth[first])
     probabilities = softmax(logits[second].double().numpy() / temperature)
     return Calibration(temperature, fit_thresholds(probabilities, truth[second].numpy()))
+
+
+def fit_temperature(logits: Tensor, target: Tensor) -> float:
+    """Returns the divisor of the logits (N, C) that minimizes the loss for class indices (N,).
+
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017).
+    """
+    logits = logits.double()
+
+    def loss(log_temperature: float) -> float:
+        return float(F.cross_entropy(logits / math.exp(log_temperature), target))
+
+    bounds = (math.log(0.05), math.log(20))
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
 
 
 def calibration_halves(manifest: Manifest) -> tuple[IntArray, IntArray]:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.choice import Opened
 from fer_vit.engine.onnx_engine import FIRST_OUTPUTS, METADATA, RETURNS, OnnxEngine
-from fer_vit.evaluation.logits import labelled_batches, labelled_rows, predict_logits
-from fer_vit.exporting.calibration import calibration_halves, fit_calibration
+from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.exporting.calibration import calibration_halves, fit_calibration, predict_logits
 from fer_vit.exporting.graphs import example_inputs, export_onnx, graph_facts, quantize_onnx
 from fer_vit.face.finder import Crops
 from fer_vit.model.region_vit import RegionViT
@@ -44,8 +44,8 @@ def choose_quantizing(model: Recognizer, manifest: Manifest) -> Quantizing:
     Raises:
         FerVitError: The manifest has other labels, or no training face has a label.
     """
-    train, _, _ = labelled_batches(model, manifest, "train", CALIBRATION_FACES)
-    return Quantizing(manifest, train)
+    train = labelled_batches(model, manifest, "train", CALIBRATION_FACES)
+    return Quantizing(manifest, train.batches)
 
 
 class RawNetwork(nn.Module):
@@ -97,13 +97,12 @@ def write_engine_files(folder: Path, quantizing: Quantizing | None = None) -> No
 
     engine = OnnxEngine(path, net.settings)
     model = Recognizer(Opened(engine, net.settings, folder, None))
-    batches, target, _ = labelled_batches(model, quantizing.manifest)
+    faces, batches, target = labelled_batches(model, quantizing.manifest)
     logits = predict_logits(model, batches)
     offset = net.settings.offset()
     if offset is not None:
         logits = logits + torch.from_numpy(offset)
-    halves = calibration_halves(labelled_rows(quantizing.manifest, "val"))
-    calibration = fit_calibration(logits, target.argmax(-1), halves)
+    calibration = fit_calibration(logits, target.argmax(-1), calibration_halves(faces))
     facts |= {"temperature": calibration.temperature, "thresholds": calibration.thresholds}
     add_facts(small, facts)
     onnx.save(small, path)

@@ -23,10 +23,10 @@ from fer_vit.commands.models import head_names
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import fit_temperature, labelled_batches
+from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.exporting import calibration
 from fer_vit.exporting.agreement import measure_agreement
-from fer_vit.exporting.calibration import calibrate_model, calibration_halves
+from fer_vit.exporting.calibration import calibrate_model, calibration_halves, fit_temperature
 from fer_vit.exporting.formats import FORMATS, ExportOptions, write_onnx
 from fer_vit.exporting.graphs import example_inputs
 from fer_vit.face.crop import DEFAULT_REGIONS
@@ -302,7 +302,7 @@ def test_calibration_gives_sets(
     )
     assert f"sets: {model.net.settings.thresholds['90'][0]:.3f}" in printed
     assert f"for 90%, {model.net.settings.thresholds['95'][0]:.3f} for 95%." in printed
-    batches, targets, _ = labelled_batches(model, Manifest.read(drawn / "faces.parquet"))
+    _, batches, targets = labelled_batches(model, Manifest.read(drawn / "faces.parquet"))
     read = [model.read(batch).probabilities for batch in batches]
     shares = torch.from_numpy(np.concatenate(read)).float()
     of_truth = shares[torch.arange(len(shares)), targets.argmax(1)]

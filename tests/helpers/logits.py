@@ -8,7 +8,6 @@ from torch import Tensor
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.evaluation.logits import labelled_rows
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from tests.helpers.crops import as_tensors
 
@@ -17,7 +16,7 @@ def labelled_logits(
     model: Recognizer, manifest: Path, split: Split = "val", mirrored: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The logits of labelled faces, before the temperature, and their votes (N, C)."""
-    rows = labelled_rows(Manifest.read(manifest), split)
+    rows = Manifest.read(manifest).labelled(split)
     dataset = FaceDataset(rows, model.crop_spec, crop_mirrored if mirrored else None)
     logits = []
     with torch.inference_mode():

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import fit_temperature
+from fer_vit.exporting.calibration import fit_temperature
 from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec
 from fer_vit.geometry import TEMPLATE
 from fer_vit.labels import EXPRESSIONS
