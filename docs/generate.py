@@ -34,6 +34,7 @@ from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
+from fer_vit.wording import join_names
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
@@ -82,7 +83,7 @@ def describe_kind(kind: Any) -> str:
     if kind in KINDS:
         return KINDS[kind]
     if get_origin(kind) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(kind))
+        return join_names([f"`{value}`" for value in get_args(kind)], "or")
     if get_origin(kind) in (Union, UnionType):
         members = [member for member in get_args(kind) if member is not NoneType]
         return " or ".join(dict.fromkeys(map(describe_kind, members)))
@@ -111,8 +112,8 @@ def commands_page() -> str:
     """Returns the page of all commands with their options."""
     lines = [
         "# Commands",
-        "Options may be written with `-` or `_` (`--min-score`, `--min_score`). An option that is "
-        "`true` or `false` needs no value for `true`. `--debug` shows the traceback of an error.",
+        "Write options with `-` or `_` (`--min-score`, `--min_score`). A flag needs no value. "
+        "`--debug` shows the traceback of an error.",
         table(
             ("command", "purpose"),
             ((f"[{verb}](#{verb})", text) for verb, text in cli.VERBS.items()),
@@ -147,7 +148,7 @@ def command_section(verb: str) -> list[str]:
         shared = [f"`{setting.name}`" for setting in own if setting in of_predict]
         own = [setting for setting in own if setting not in of_predict]
     if own:
-        lines.append(settings_table("option", own))
+        lines.append(settings_list(own))
     if shared:
         lines.append(f"As for [predict](#predict): {', '.join(shared)}.")
     if parser.epilog:
@@ -179,16 +180,22 @@ def command_setting(action: Action) -> Setting:
     if action.nargs == "+" and value:
         value = " ".join(value)  # as words of the command line
     default = "required" if action.required else describe_default(value)
+    if values == KINDS[bool] and value is False:
+        values, default = "flag", ""
     return Setting(name, values, default, action.help or "")
 
 
-def settings_table(head: str, settings: Iterable[Setting]) -> str:
-    """Returns a table of settings."""
-    rows = [
-        (f"`{setting.name}`", setting.values, setting.default, setting.meaning)
-        for setting in settings
-    ]
-    return table((head, "values", "default", "meaning"), rows)
+def settings_list(settings: Iterable[Setting]) -> str:
+    """Returns a list of settings, as their meanings are too long for the cells of a table."""
+    lines = []
+    for setting in settings:
+        default = setting.default
+        if default.startswith("`"):
+            default = f"default {default}"
+        facts = ", ".join(filter(None, (setting.values, default)))
+        meaning = " ".join(prose(setting.meaning).split())
+        lines.append(f"- `{setting.name}` ({facts}): {meaning}".removesuffix(": "))
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------- configs
@@ -206,7 +213,7 @@ def settings_page() -> str:
         "checkpoint to resume. `task` is `classification` (the default) or `pretraining`.",
     ]
     for title, kind, prefix in SECTIONS:
-        lines += [f"## {title}", settings_table("key", class_settings(kind, prefix))]
+        lines += [f"## {title}", settings_list(class_settings(kind, prefix))]
     return "\n\n".join(lines)
 
 
@@ -311,8 +318,9 @@ def columns_table(fields: Iterable[Field]) -> str:
     """Returns a table of columns; what only some tables have is in the meaning."""
     rows = []
     for field in fields:
-        rows.append((f"`{field.name}`", field.type, field.unit, field.description))
-    return table(("column", "type", "unit", "meaning"), rows)
+        values = f"{field.type}, {field.unit}" if field.unit else field.type
+        rows.append((f"`{field.name}`", values, field.description))
+    return table(("column", "values", "meaning"), rows)
 
 
 def manifest_page() -> str:
@@ -412,7 +420,13 @@ def wrap(line: str) -> str:
     """Returns a line of a page, broken where it is long; rows of tables stay."""
     if line.startswith("|") or len(line) <= PAGE_WIDTH:
         return line
-    return textwrap.fill(line, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        line,
+        PAGE_WIDTH,
+        subsequent_indent="  " if line.startswith("- ") else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def render(name: str) -> str:

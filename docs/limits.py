@@ -9,7 +9,7 @@ from fer_vit.commands import predict
 from fer_vit.data import schema
 from fer_vit.engine import onnx_engine
 from fer_vit.evaluation import join
-from fer_vit.face import detectors, headers, image, landmarks
+from fer_vit.face import detectors, headers, image
 from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
@@ -50,9 +50,6 @@ def image_limits() -> Iterator[Limit]:
     yield Limit("size of a file", megabytes(image.MAX_FILE_BYTES), "larger files aren't read")
     most = [f"`{kind.suffix}` {kind.max_pixels // MEGA:,}" for kind in headers.IMAGE_FORMATS]
     yield Limit("megapixels by format", ", ".join(most), "of the full size")
-    yield Limit("scans of a JPEG", f"{image.MAX_SCANS:,}", "10 are usual")
-    yield Limit("segments of a JPEG", f"{headers.MAX_SEGMENTS:,}", "a hundred are many")
-    yield Limit("compressed texts of a PNG", f"{image.MAX_TEXTS:,}")
     yield Limit(
         "memory of decoding an image", megabytes(image.MAX_MEMORY), "in worker processes, on Linux"
     )
@@ -67,16 +64,7 @@ def video_limits() -> Iterator[Limit]:
         f"{PhotoOptions().detect_every}",
         "the default of `--detect_every`",
     )
-    yield Limit(
-        "frames into which a new face is followed back",
-        f"{video.MAX_WAITING - 2}",
-        "fewer above 4K",
-    )
-    yield Limit(
-        "height of such a face", f"{video.MIN_FILLED_HEIGHT:.0%} of the frame's", "at least"
-    )
     yield Limit("time without a face in a track", f"{video.MAX_GAP:g} s", "then a track ends")
-    yield Limit("side of the cut in which a face is detected again", f"{detectors.MIN_SIDE} pixels")
     suffixes = sorted(suffix.removeprefix(".") for suffix in listing.VIDEO_SUFFIXES)
     yield Limit("suffixes of videos in a folder", ", ".join(suffixes))
 
@@ -94,11 +82,6 @@ def face_limits() -> Iterator[Limit]:
         'below, `warning` is "uncertain face"',
     )
     yield Limit("score of a face in a crop", f"{detectors.CROP_SCORE:g}", "with `--face crop`")
-    yield Limit(
-        "value of the second look",
-        f"{landmarks.MIN_FACE_LOGIT:g}",
-        "an uncertain face below is left out",
-    )
     yield Limit("size of a face", f"{faces.SMALL_SIZE} pixels", 'below, `warning` is "small face"')
     yield Limit(
         "faces of an average in a report", f"{report.MIN_FACES}", "fewer faces have no average"
@@ -148,8 +131,7 @@ def data_limits() -> Iterator[Limit]:
     yield Limit(
         "list of entries of an archive", megabytes(archive.MAX_LIST), "about half a million photos"
     )
-    yield Limit("lines of a text table", f"{text_tables.MAX_LINES:,}")
-    yield Limit("characters of a line", f"{text_tables.MAX_LINE:,}")
+    yield Limit("lines of a table of labels", f"{text_tables.MAX_LINES:,}")
     yield Limit(
         "size of an image inside the manifest",
         f"{schema.EMBED_BELOW // 1024} kB",
@@ -168,7 +150,6 @@ def app_limits() -> Iterator[Limit]:
     yield Limit("files in a request", f"{uploads.MAX_FILES}")
     yield Limit("size of a request", megabytes(guard.MAX_REQUEST_BYTES))
     yield Limit("pixels of a photo", megapixels(tasks.MAX_PHOTO))
-    yield Limit("pixels of a frame", megapixels(frames.MAX_FRAME_PIXELS), "8K has 33")
     yield Limit(
         "pixels of all frames together",
         f"{tasks.MAX_TASK_PIXELS // 1000 // MEGA} billion",
@@ -179,11 +160,6 @@ def app_limits() -> Iterator[Limit]:
     yield Limit("jobs that arrive, wait or run", f"{jobs.MAX_JOBS}", "further ones get 429")
     yield Limit("connections", f"{server.MAX_CONNECTIONS}", "further ones get 503")
     yield Limit("time of an upload", minutes(uploads.MAX_UPLOAD_SECONDS))
-    yield Limit(
-        "file in memory while it arrives",
-        f"{uploads.UploadParser.spool_max_size // 1024} kB",
-        "larger ones are on the disk",
-    )
     yield Limit("time until results are removed", minutes(jobs.KEPT_SECONDS), "at the latest")
     yield Limit("free disk space that is left", megabytes(guard.SPARE_BYTES))
     yield Limit("explained faces", f"{tasks.MAX_FACES}", "of photos and of clips each")

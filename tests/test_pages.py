@@ -124,5 +124,6 @@ def test_the_citation_is_of_this_version() -> None:
 )
 def test_the_help_names_each_entry_of_a_table(page: str, section: str, table: list[str]) -> None:
     text = (ROOT / f"docs/reference/{page}.md").read_text()
-    help_of = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    lines = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+    help_of = " ".join(lines.split())
     assert [entry for entry in table if entry not in help_of] == []
