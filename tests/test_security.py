@@ -157,31 +157,6 @@ def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
 
 
 @pytest.mark.parametrize(
-    ("note", "place"),
-    [
-        ("best_k_models", "{}"),
-        ("kth_best_model_path", "local://{}"),
-        ("last_model_path", "{}/../x.ckpt"),
-        ("best_model_path", "{}"),
-        ("best_model_path", "simplecache::{}"),
-    ],
-)
-def test_a_resumed_run_removes_no_foreign_files(
-    note: str, place: str, state: dict[str, Any], notes: dict[str, Any], bad: Path, tmp_path: Path
-) -> None:
-    where = place.format(tmp_path)
-    notes[note] = {where: WORST} if note == "best_k_models" else where
-    for _ in range(2):
-        torch.save(state, bad)
-        if note == "best_model_path" and place == "{}":
-            load_checkpoint(bad)  # the best checkpoint may be in the previous run's folder
-        else:
-            with pytest.raises(FerVitError, match=r"bad\.ckpt records .*folder"):
-                load_checkpoint(bad)
-        notes.pop("dirpath", None)  # the second time without `dirpath`
-
-
-@pytest.mark.parametrize(
     "change",
     [
         {"callbacks": [{}]},

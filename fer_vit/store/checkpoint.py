@@ -1,8 +1,6 @@
 """Checkpoints of `fer-vit fit`, loaded without running code in them."""
 
 import json
-import os
-import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -111,51 +109,6 @@ def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
             raise ModelError(
                 f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
             )
-    for saved in checkpoint.get("callbacks", {}).values():
-        _check_saved(saved, path)
-
-
-def _check_saved(saved: dict[Any, Any], path: Path) -> None:
-    """Raises FerVitError when the state of a callback names files outside the callback's folder.
-
-    A resumed run deletes the older checkpoints that ModelCheckpoint has recorded, in any folder.
-    The best checkpoint may be in the folder of the previous run, where Lightning keeps it. So the
-    best checkpoint may have any path for which `_is_plain` is True.
-    """
-    older: list[object] = []
-    models = saved.get("best_k_models")
-    if isinstance(models, dict):
-        older.extend(models)
-    older.append(saved.get("kth_best_model_path"))
-    older.append(saved.get("last_model_path"))
-
-    folder = saved.get("dirpath")
-    for name in older:
-        if name and not (_is_plain(name) and _is_inside(name, folder)):
-            raise _outside(path, name)
-    best = saved.get("best_model_path")
-    if best and not _is_plain(best):
-        raise _outside(path, best)
-
-
-def _outside(path: Path, name: object) -> ModelError:
-    place = f"{reprlib.repr(name)}, which is not in the run's folder and could be lost"
-    return ModelError(f"{path} records {place}. Choose a checkpoint that `fer-vit fit` wrote.")
-
-
-def _is_plain(name: object) -> bool:
-    """Returns whether a name is a path, no URL, and has no `..` after the name of a folder.
-
-    "../a" is plain; "a/../b" is not.
-    """
-    if not isinstance(name, str) or "://" in name or "::" in name:
-        return False
-    return os.path.normpath(name).count("..") == name.count("..")
-
-
-def _is_inside(name: object, folder: object) -> bool:
-    """Returns whether a path begins with a folder."""
-    return isinstance(folder, str) and str(name).startswith(folder + os.sep)
 
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredModel:

@@ -94,21 +94,19 @@ class LastCheckpoint(ModelCheckpoint):
     ) -> None:
         """Copies the best checkpoint into the folder of a resumed run, to keep the best score.
 
-        The best checkpoint is searched beside the resumed one, because a path that is stored in a
-        checkpoint may lead anywhere.
+        Every path that a callback has stored in the checkpoint is replaced: it may lead anywhere,
+        and Lightning removes files that were worse. The best checkpoint is searched beside the
+        resumed one.
         """
         resumed_folder = Path(str(trainer.ckpt_path)).parent
         for callback in trainer.checkpoint_callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
-            if not isinstance(callback, ModelCheckpoint) or not state:
-                continue
-            if trainer.is_global_zero:
-                clear_remains_of(resumed_folder / f"{callback.filename or 'best'}.ckpt")
-            if callback.monitor and callback.save_top_k == 1:
-                copy_file = trainer.is_global_zero
-                state.update(_resumed_state(state, callback, resumed_folder, copy_file))
-            else:
-                state.update(best_model_path="")
+            if isinstance(callback, ModelCheckpoint) and state:
+                if trainer.is_global_zero:
+                    clear_remains_of(resumed_folder / f"{callback.filename or 'best'}.ckpt")
+                state.update(
+                    _resumed_state(state, callback, resumed_folder, trainer.is_global_zero)
+                )
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Takes over the signals that end a run; Lightning restores its handlers at the end."""
@@ -174,15 +172,17 @@ class LastCheckpoint(ModelCheckpoint):
 def _resumed_state(
     state: dict[str, Any], callback: ModelCheckpoint, resumed_folder: Path, copy_file: bool
 ) -> dict[str, Any]:
-    """Returns the state of a callback that keeps the best checkpoint, for a resumed run.
+    """Returns the state of a callback for a resumed run: its best checkpoint, or a new search.
 
-    The best checkpoint is searched in `resumed_folder`, the folder of the resumed checkpoint.
+    The best checkpoint is searched in `resumed_folder`, the folder of the resumed checkpoint. The
+    search is new if the callback keeps several checkpoints.
     """
     folder = Path(callback.dirpath or "")
-    best = resumed_folder / Path(state["best_model_path"]).name
+    best = resumed_folder / Path(str(state["best_model_path"])).name
     score = plausible_score(state.get("best_model_score"), callback.monitor or "")
+    keeps_best = callback.monitor and callback.save_top_k == 1
 
-    if score is not None and best.suffix == ".ckpt" and best.is_file():
+    if keeps_best and score is not None and best.suffix == ".ckpt" and best.is_file():
         path = str(folder / best.name)
         if copy_file and best.parent.resolve() != folder.resolve():
             folder.mkdir(parents=True, exist_ok=True)
@@ -194,9 +194,10 @@ def _resumed_state(
             "best_k_models": {path: score},
             "kth_best_model_path": path,
             "kth_value": score,
+            "last_model_path": "",
         }
 
-    if state["best_model_path"]:
+    if callback.monitor and state["best_model_path"]:
         log_once(
             f"There is no best checkpoint with a valid score in {resumed_folder}, the folder of "
             "the resumed one: the search for the best epoch starts over."
@@ -209,6 +210,7 @@ def _resumed_state(
         "best_k_models": {},
         "kth_best_model_path": "",
         "kth_value": torch.tensor(worst),
+        "last_model_path": "",
     }
 
 

@@ -231,6 +231,29 @@ def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
     assert str(tmp_path / "given") in caplog.text
 
 
+@pytest.mark.parametrize("place", ["precious", "local://precious", "new/../precious"])
+@pytest.mark.parametrize("save_top_k", [1, 3, -1])
+def test_a_resumed_callback_takes_no_path_from_a_checkpoint(
+    place: str, save_top_k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = Mock(ckpt_path="given/last.ckpt", is_global_zero=True)
+    best = ModelCheckpoint(tmp_path / "new", monitor="val/accuracy", save_top_k=save_top_k)
+    trainer.checkpoint_callbacks = [best]
+    state = {
+        "dirpath": best.dirpath,
+        "best_model_path": place,
+        "best_model_score": torch.tensor(0.5),
+        "best_k_models": {place: torch.tensor(0.5)},
+        "kth_best_model_path": place,
+        "kth_value": torch.tensor(0.5),
+        "last_model_path": place,
+    }
+    LastCheckpoint().on_load_checkpoint(trainer, Mock(), {"callbacks": {best.state_key: state}})
+    best.load_state_dict(state)
+    assert "precious" not in str(vars(best))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "middle", "more"),
