@@ -284,10 +284,6 @@ class Manifest:
         table = self.table.set_column(index, field, pa.array(values, field.type))
         return Manifest(self.path, table, self.labels)
 
-    def _names_files(self) -> bool:
-        no_bytes = pc.is_null(pc.struct_field(self.table["image"], "bytes"))
-        return bool(pc.any(no_bytes).as_py())
-
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises FerVitError when the manifest has other labels, or the labels in another order."""
         if list(self.labels) != list(labels):
@@ -302,7 +298,9 @@ class Manifest:
             raise FerVitError(
                 f"{path} would replace the manifest that is read. Choose another name."
             )
-        if self._names_files() and path.parent.resolve() != Path(self.path).parent.resolve():
+        no_bytes = pc.is_null(pc.struct_field(self.table["image"], "bytes"))
+        names_files = bool(pc.any(no_bytes).as_py())
+        if names_files and path.parent.resolve() != Path(self.path).parent.resolve():
             raise FerVitError(
                 f"{self.path} names image files relative to its folder. Choose a path in that "
                 "folder."

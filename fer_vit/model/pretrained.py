@@ -34,7 +34,10 @@ def read_weights(file: str) -> dict[str, Tensor]:
         ) from error
 
     weights = _find_weights(content)
-    if not weights or not all(_is_weight(name, value) for name, value in weights.items()):
+    are_weights = [
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    ]
+    if not weights or not all(are_weights):
         raise FerVitError(f"Expected weights by name in {file} {OPTION}, but got other values.")
     cleaned: dict[str, Tensor] = clean_state_dict(weights)
     return cleaned
@@ -48,7 +51,3 @@ def _find_weights(content: Any) -> dict[Any, Any]:
         if part is not None:
             return part if isinstance(part, dict) else {}
     return content
-
-
-def _is_weight(name: object, value: object) -> bool:
-    return isinstance(name, str) and isinstance(value, Tensor)

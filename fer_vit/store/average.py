@@ -42,7 +42,8 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
                     f"{checkpoint} has another {field} than {checkpoints[0]}. "
                     "Average models of one configuration."
                 )
-        similarity = kinship(first, net)
+        # of the matrices alone: the weights of norms are near 1 in every network
+        similarity = float(torch.cosine_similarity(_first_block(first), _first_block(net), dim=0))
         if similarity < MIN_KINSHIP:
             raise ModelError(
                 f"{checkpoint} and {checkpoints[0]} are separate trainings (cosine of their first "
@@ -62,14 +63,6 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
     first.settings.r = {}
     first.adjust((), 0)
     return first
-
-
-def kinship(first: RegionViT, second: RegionViT) -> float:
-    """Returns the cosine similarity of the matrices in the first blocks of two networks.
-
-    Matrices alone: the weights of norms are near 1 in every network.
-    """
-    return float(torch.cosine_similarity(_first_block(first), _first_block(second), dim=0))
 
 
 def _first_block(net: RegionViT) -> Tensor:

@@ -116,7 +116,9 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredMod
     hyper_parameters = checkpoint["hyper_parameters"]
     plain = {key: hyper_parameters[key] for key in SETTINGS_KEYS if key in hyper_parameters}
     plain["config"] = hyper_parameters["network"]
-    plain["evened"] = _evened(checkpoint)
+    # balanced sampling evens out the classes completely, a logit adjustment by its strength
+    balanced = checkpoint.get("balanced") is True
+    plain["evened"] = 1.0 if balanced else hyper_parameters.get("logit_adjust", 0.0)
     state = {key.removeprefix("net."): value for key, value in checkpoint["state_dict"].items()}
     if not is_pretraining(hyper_parameters):
         return read_stored_model(plain, state, name)
@@ -127,10 +129,3 @@ def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredMod
         del state[key]
     plain["labels"] = []
     return read_stored_model(plain, state, name, pretraining=True)
-
-
-def _evened(checkpoint: dict[str, Any]) -> Any:
-    """Returns `ModelSettings.evened` for a run, from the options of its data and task."""
-    if checkpoint.get("balanced") is True:
-        return 1.0
-    return checkpoint["hyper_parameters"].get("logit_adjust", 0.0)

@@ -21,9 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from fer_vit.errors import ModelError, short
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
-from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts
-from fer_vit.model_settings import ModelSettings, plain_settings
+from fer_vit.model_settings import plain_settings
 from fer_vit.store.checkpoint import load_checkpoint, unpack_checkpoint
 from fer_vit.store.hub import (
     CARD_FILE,
@@ -74,8 +73,9 @@ def build_network(model: StoredModel) -> RegionViT:
         FerVitError: The state dict belongs to another network, or some weights are not finite.
     """
     try:
-        described = describe_state(model.config, model.settings)
-        for key, expected, actual in differing(described, model.state):
+        with torch.device("meta"):  # uses no memory, also for a large network
+            described = build_from_parts(model.config, model.settings, initialize=False)
+        for key, expected, actual in differing(described.state_dict(), model.state):
             raise ValueError(
                 f"weights `{short(key)}`: {actual}, but its settings require {expected}"
             )
@@ -91,15 +91,6 @@ def build_network(model: StoredModel) -> RegionViT:
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()
-
-
-def describe_state(config: RegionViTConfig, settings: ModelSettings) -> dict[str, Tensor]:
-    """Returns the state dict of a network with shapes and types but without numbers.
-
-    The tensors use no memory, also for a large network.
-    """
-    with torch.device("meta"):
-        return build_from_parts(config, settings, initialize=False).state_dict()
 
 
 class _Uninitialized(TorchFunctionMode):

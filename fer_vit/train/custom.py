@@ -63,7 +63,9 @@ def import_class(option: str, name: str, bases: tuple[type, ...]) -> Any:
     except Exception as error:  # the module is the user's, and may raise anything
         reason = f"{type(error).__name__}: {error}"
         remedy = "Correct the module"
-        if isinstance(error, ModuleNotFoundError) and is_within(module_name, error.name or ""):
+        # "a.b" is missing if the missing module is "a" or "a.b"; else its own import is missing
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
             remedy = "Run in its folder, or set PYTHONPATH"
         raise FerVitError(
             f"Cannot import {module_name} of `--{option} {name}` ({reason}). {remedy}; `--debug` "
@@ -81,11 +83,6 @@ def import_class(option: str, name: str, bases: tuple[type, ...]) -> Any:
         f"Expected `--{option}` to be a subclass of fer_vit.{bases[0].__name__}, but got {name}."
         f"{suggest(class_name, names)} Other modules train with lightning.Trainer."
     )
-
-
-def is_within(module: str, package: str) -> bool:
-    """Returns whether `module` is `package` or in it: "a.b" is within "a" and "a.b"."""
-    return f"{module}.".startswith(f"{package}.")
 
 
 def load_custom(checkpoint: str | Path, name: str) -> RegionViT:

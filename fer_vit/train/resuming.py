@@ -57,7 +57,10 @@ def check_resumed(
 
     try:
         progress = saved_progress(checkpoint)
-        same_groups = groups is None or _saved_groups(checkpoint) == _group_sizes(groups)
+        same_groups = True
+        if groups is not None:
+            saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
+            same_groups = _group_sizes(saved_groups) == _group_sizes(groups)
     except (LookupError, TypeError) as error:
         raise ModelError(
             f"{path} has no complete state of a run. Choose a checkpoint that `fer-vit fit` wrote, "
@@ -87,10 +90,6 @@ def check_resumed(
             "limit.",
             best,
         )
-
-
-def _saved_groups(checkpoint: dict[str, Any]) -> list[int]:
-    return _group_sizes(checkpoint["optimizer_states"][0]["param_groups"])
 
 
 def _group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:

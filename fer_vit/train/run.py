@@ -68,7 +68,8 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
     except BaseException as error:
         end_children(trainer)
         received = ending_signal(error)
-        if received is None and not is_lost_process(error):
+        is_lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+        if received is None and not is_lost:
             raise
 
         advice = ""
@@ -103,11 +104,6 @@ def ending_signal(error: BaseException) -> signal.Signals | None:
         return signal.SIGTERM
     # Lightning turns Ctrl-C into a SystemExit.
     return signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else None
-
-
-def is_lost_process(error: BaseException) -> bool:
-    """Returns whether another process of a run is gone."""
-    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def last_checkpoint(trainer: L.Trainer) -> Path | None:

@@ -42,7 +42,11 @@ class Teachers:
         assert batch.target is not None
         if not self.networks:
             return batch.target
-        preds = torch.stack([_predict_view(net, batch) for net in self.networks]).mean(0)
+        predicted = []
+        for net in self.networks:
+            image, boxes, valid = _view(net, batch)
+            predicted.append(net.logits(image, boxes, valid).float().softmax(-1))
+        preds = torch.stack(predicted).mean(0)
         known = batch.target.isfinite()
         mean = (batch.target.nan_to_num() + preds) / 2
         return torch.where(known, mean, preds)
@@ -135,12 +139,6 @@ def _plain(setting: object) -> str:
     if isinstance(setting, str):
         return setting
     return ", ".join(str(part) for part in np.asarray(setting).tolist()) or "none"
-
-
-def _predict_view(net: RegionViT, batch: Batch) -> Tensor:
-    """Returns the probabilities (B, C) of a model for a batch of crops."""
-    image, boxes, valid = _view(net, batch)
-    return net.logits(image, boxes, valid).float().softmax(-1)
 
 
 def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
