@@ -227,9 +227,7 @@ def test_commands_of_the_study_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         path.write_bytes(encode_png(draw_face(label, 2 * person + number, 192)[0]))
         lines.append(f"{path.as_posix()},{condition},p{person}")
         ratings.append(f"{path.as_posix()},{label}")
-    sessions = "\n".join(lines)
-    Path("sessions.csv").write_text(sessions)
-    Path("people.csv").write_text(sessions.replace("subject", "person"))
+    Path("sessions.csv").write_text("\n".join(lines))
     Path("ratings.csv").write_text("\n".join(ratings))
     for words in commands(DOCS / "tutorials/two_conditions.md"):
         main(words)
