@@ -23,7 +23,7 @@ from benchmarks.machine import machine, run_main
 from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.geometry import LANDMARKS, Array
-from fer_vit.heads import target_column
+from fer_vit.heads import Output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import markdown
 from fer_vit.texts import json_text
@@ -78,7 +78,7 @@ def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manife
     for head, values in (("movements", targets.movements.clip(0, 1)), ("pose", targets.pose)):
         for name, column in zip(outputs[head], values.T, strict=True):
             cells = pa.array(column, pa.float32(), from_pandas=True)  # NaN becomes null
-            table = table.append_column(target_column(head, name), cells)
+            table = table.append_column(Output(head, name).column, cells)
     meta = {"labels": faces.labels, "landmarks": LANDMARKS, "outputs": outputs}
     table = table.replace_schema_metadata({"fer_vit": json_text(meta)})
     has_landmarks = np.isfinite(faces.landmarks()).all((1, 2))
@@ -98,14 +98,14 @@ def measure(faces: Manifest, targets: Targets, model: str) -> str:
     data = FaceDataset(held, recognizer.crop_spec)
     values: dict[str, list[Array]] = {"movements": [], "pose": []}
     for batch in face_crops(data, range(len(data)), BATCH):
-        read = dict(zip(recognizer.outputs, recognizer.read(batch).outputs.T, strict=True))
+        read = recognizer.outputs.by_column(recognizer.read(batch).outputs.T)
         for head, parts in values.items():
-            columns = [target_column(head, name) for name in recognizer.settings.outputs[head]]
+            columns = recognizer.outputs.of_head(head).columns
             parts.append(np.column_stack([read[column] for column in columns]))
     preds = {head: np.concatenate(parts) for head, parts in values.items()}
 
     known = np.isfinite(targets.pose[targets.held_out]).all(1)
-    learned = recognizer.net.settings.outputs["movements"]
+    learned = recognizer.outputs.of_head("movements").names
     columns = [targets.names.index(name) for name in learned]
     movements = targets.movements[targets.held_out][known][:, columns]
     rows = []

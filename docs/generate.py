@@ -27,7 +27,7 @@ from fer_vit.cli import verb_parser
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
-from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, target_column, weak_columns
+from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, HeadOutputs
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train.datamodule import FaceDataModule
@@ -296,11 +296,8 @@ def columns_page() -> str:
 def agreement_table() -> str:
     """Returns the columns of the default model by their r, the largest first."""
     config = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text("utf-8"))
-    measured = {
-        target_column(head, name): r
-        for head, of_head in config["r"].items()
-        for name, r in of_head.items()
-    }
+    outputs = HeadOutputs.of_names(config["outputs"], DEFAULT_MODEL).with_r(config["r"])
+    measured = {output.column: output.r or 0.0 for output in outputs}
     by_r = sorted(measured, key=lambda column: -measured[column])
     rows = []
     for high, low in pairwise((*AGREEMENT, -1.0)):
@@ -309,7 +306,7 @@ def agreement_table() -> str:
             rows.append(
                 (f"{low} or more" if low > 0 else f"{WEAK}: below {high}", ", ".join(within))
             )
-    weak_means = [f"`{name}`" for name in MEANS if name in weak_columns(config["r"])]
+    weak_means = [f"`{name}`" for name in MEANS if name in outputs.weak_columns]
     rows.append((f"{WEAK}: means", ", ".join(weak_means)))
     return table(("r", "columns"), rows)
 

@@ -29,6 +29,7 @@ from fer_vit.fields import (
     fields_by_name,
 )
 from fer_vit.geometry import LANDMARKS, Align, Array, Float32Array, Image, IntArray, Mask
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 
 # A file (a photo or a video), the content of a photo's file, or an image (H, W, 3), RGB uint8.
 Source: TypeAlias = Path | bytes | Image
@@ -134,7 +135,7 @@ class Scheme:
 
     Attributes:
         labels: The C expressions.
-        outputs: The columns of the K outputs of further heads.
+        outputs: The K outputs of further heads.
         regions: The names of the R regions.
         crop_size: The side of the crop in pixels.
         align: How crops are aligned, see `CropSpec`; None for faces from a table.
@@ -148,7 +149,7 @@ class Scheme:
     """
 
     labels: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
+    outputs: HeadOutputs = NO_OUTPUTS
     regions: tuple[str, ...] = ()
     crop_size: int = 0
     align: Align | None = None
@@ -668,12 +669,12 @@ class Face:
     @property
     def outputs(self) -> dict[str, float]:
         """The values of further heads by column, such as `move_jawOpen` or `valence`."""
-        return self._named(self._faces.scheme.outputs, self._faces.outputs)
+        return self._named(self._faces.scheme.outputs.columns, self._faces.outputs)
 
     @property
     def smoothed_outputs(self) -> dict[str, float]:
         """The outputs, averaged over time; empty in a photo."""
-        return self._named(self._faces.scheme.outputs, self._faces.smoothed_outputs)
+        return self._named(self._faces.scheme.outputs.columns, self._faces.smoothed_outputs)
 
     def _named(self, names: Sequence[str], values: Array) -> dict[str, float]:
         """Returns the numbers of this face by name; empty if all numbers are NaN."""

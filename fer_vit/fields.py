@@ -17,7 +17,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.heads import HEADS, MEANS, MOVEMENTS, POSE as POSE_HEAD, means_of, outputs_of
+from fer_vit.heads import (
+    HEADS,
+    MEANS,
+    MOVEMENTS,
+    NO_OUTPUTS,
+    POSE as POSE_HEAD,
+    HeadOutputs,
+    Mean,
+    Output,
+    find_output,
+)
 
 Cell: TypeAlias = str | int | float | None  # a cell of a table; None is an empty one
 NUMBER = ".8g"  # usual format of a number in text: milliseconds within a day
@@ -340,7 +350,7 @@ INTERVAL_FIELDS = (
     ),
 )
 
-# A manifest. Columns with targets of further heads follow; see `heads.target_column`.
+# A manifest. Columns with targets of further heads follow; see `heads.Output.column`.
 MANIFEST_FIELDS = (
     Field("image", "image", "", "the encoded image, or its path below the manifest's folder"),
     Field("split", "string", "", "train, val or test"),
@@ -397,42 +407,42 @@ def head_fields() -> list[Field]:
     for name, head in HEADS.items():
         if name == POSE_HEAD:
             continue
-        unit = head.column_unit or head.unit
         for column, meaning in head.columns.items():
-            columns.append(
-                Field(
-                    column,
-                    "number",
-                    unit,
-                    meaning,
-                    WITH_HEAD,
-                    head=name,
-                    compute=attrgetter("outputs"),
-                )
-            )
+            columns.append(_head_field(name, column, meaning))
     return columns
 
 
+def _head_field(head: str, column: str, meaning: str) -> Field:
+    unit = HEADS[head].column_unit or HEADS[head].unit
+    compute = attrgetter("outputs")
+    return Field(column, "number", unit, meaning, WITH_HEAD, head=head, compute=compute)
+
+
 def face_fields(
-    labels: Sequence[str], outputs: Sequence[str] = (), videos: bool = False, features: int = 0
+    labels: Sequence[str],
+    outputs: HeadOutputs = NO_OUTPUTS,
+    videos: bool = False,
+    features: int = 0,
 ) -> list[Field]:
     """Returns the columns of a table of faces, in order.
 
     Args:
         labels: The expressions.
-        outputs: The columns of further heads.
+        outputs: The outputs of further heads.
         videos: Whether the table has columns for frames of videos.
         features: Number of columns with features.
     """
     of_heads: list[Field] = []
     smoothed: list[Field] = []
-    for index, name in enumerate(outputs):
-        if not _is_pose(name):  # the pose is always there
-            of_heads.append(output_field(name)._replace(part=(index,)))
-        smoothed.append(smoothed_field(name)._replace(part=(index,)))
-    for name in means_of(outputs):
-        of_heads.append(_computed_mean(mean_field(name), "outputs", outputs))
-        smoothed.append(_computed_mean(smoothed_field(name), "smoothed_outputs", outputs))
+    for index, output in enumerate(outputs):
+        field = output_field(output)._replace(part=(index,))
+        if output.head != POSE_HEAD:  # the pose is always there
+            of_heads.append(field)
+        smoothed.append(smoothed_field(field))
+    for mean in outputs.means:
+        field = mean_field(mean.name)
+        of_heads.append(_computed_mean(field, mean, "outputs", outputs))
+        smoothed.append(_computed_mean(smoothed_field(field), mean, "smoothed_outputs", outputs))
     fields = [
         *IDENTITY_FIELDS,
         *_expand(EXPRESSION_FIELDS, labels),
@@ -450,13 +460,13 @@ def face_fields(
 
 
 @lru_cache(maxsize=64)
-def fields_by_name(labels: tuple[str, ...], outputs: tuple[str, ...]) -> Mapping[str, Field]:
+def fields_by_name(labels: tuple[str, ...], outputs: HeadOutputs) -> Mapping[str, Field]:
     """Returns the columns of a table of faces with videos and without features, by name."""
     return {field.name: field for field in face_fields(labels, outputs, videos=True)}
 
 
 def table_columns(
-    labels: Sequence[str], videos: bool = False, outputs: Sequence[str] = ()
+    labels: Sequence[str], videos: bool = False, outputs: HeadOutputs = NO_OUTPUTS
 ) -> dict[str, type]:
     """Returns the types of the columns of a table of faces by name.
 
@@ -470,12 +480,7 @@ def is_owned(name: str, labels: Sequence[str]) -> bool:
     plain = name.removeprefix(SMOOTHED)  # outputs of heads and means are smoothed, too
     if name in table_columns(labels, videos=True) or is_feature(name):
         return True
-    return is_output(plain) or plain in MEANS
-
-
-def is_output(name: str) -> bool:
-    """Returns whether a column has an output of a further head."""
-    return bool(outputs_of([name]))
+    return find_output(plain) is not None or plain in MEANS
 
 
 def is_feature(name: str) -> bool:
@@ -491,19 +496,16 @@ def choose_fields(fields: Iterable[Field], chosen: Sequence[str]) -> list[Field]
     return [field for field in fields if not chosen or not field.head or field.head in chosen]
 
 
-def people_fields(labels: Sequence[str], outputs: Sequence[str] = ()) -> list[Field]:
-    """Returns the columns of a table of people for expressions and columns of further heads."""
+def people_fields(labels: Sequence[str], outputs: HeadOutputs = NO_OUTPUTS) -> list[Field]:
+    """Returns the columns of a table of people for expressions and outputs of further heads."""
     fields = []
     for field in PEOPLE_FIELDS:
         if field.name == "mean_*":
-            for index, name in enumerate(outputs):
-                output = output_field(name)
-                mean = field.named(name, index)
-                fields.append(mean._replace(head=output.head, unit=output.unit))
-            for name in means_of(outputs):
-                of_movements = mean_field(name)
-                mean = field.named(name, 0)
-                fields.append(mean._replace(head=of_movements.head, unit=of_movements.unit))
+            averaged = [output_field(output) for output in outputs]
+            averaged += [mean_field(mean.name) for mean in outputs.means]
+            for index, of_frame in enumerate(averaged):
+                mean_over_time = field.named(of_frame.name, index)
+                fields.append(mean_over_time._replace(head=of_frame.head, unit=of_frame.unit))
         else:
             fields += _expand([field], labels)
     return fields
@@ -543,19 +545,10 @@ def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
     return expanded
 
 
-def output_field(name: str) -> Field:
-    """Returns the column of an output of a further head.
-
-    Raises KeyError for the name of another column.
-    """
-    for field in head_fields():
-        prefix, family, _ = field.name.partition("*")
-        if name == field.name or (family and name.startswith(prefix)):
-            return field._replace(name=name)
-    for field in POSE_FIELDS:
-        if name == field.name:
-            return field
-    raise KeyError(name)
+def output_field(output: Output) -> Field:
+    """Returns the column of an output of a further head."""
+    meaning = output.kind.outputs.get(output.name, output.kind.meaning)
+    return _head_field(output.head, output.column, meaning)
 
 
 def mean_field(name: str) -> Field:
@@ -571,30 +564,23 @@ def mean_field(name: str) -> Field:
     )
 
 
-def _computed_mean(field: Field, attribute: str, outputs: Sequence[str]) -> Field:
+def _computed_mean(field: Field, mean: Mean, attribute: str, outputs: HeadOutputs) -> Field:
     """Returns the column of a mean with what computes it.
 
     The outputs (N, K) are an attribute of `faces.Faces`.
     """
-    first, second = (outputs.index(side) for side in MEANS[field.name.removeprefix(SMOOTHED)])
 
-    def mean(faces: Any) -> NDArray[Any]:
-        values = getattr(faces, attribute)
-        return np.asarray((values[:, first] + values[:, second]) / 2)
+    def compute(faces: Any) -> NDArray[Any]:
+        return np.asarray(mean.of(outputs.by_column(getattr(faces, attribute).T)))
 
-    return field._replace(compute=mean, part=())
+    return field._replace(compute=compute)
 
 
-def smoothed_field(name: str) -> Field:
+def smoothed_field(field: Field) -> Field:
     """Returns the column with the average over time of an output or a mean."""
-    field = mean_field(name) if name in MEANS else output_field(name)
     return field._replace(
-        name=SMOOTHED + name,
-        meaning=f"average over time of {name}",
+        name=SMOOTHED + field.name,
+        meaning=f"average over time of {field.name}",
         when=WITH_VIDEOS,
         compute=attrgetter("smoothed_outputs"),
     )
-
-
-def _is_pose(name: str) -> bool:
-    return any(name == field.name for field in POSE_FIELDS)

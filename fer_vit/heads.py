@@ -4,21 +4,24 @@ An entry contains the outputs of the head, their columns in manifests and tables
 values, the effect of mirroring and rotating a face, and the words for reports. `losses` has a loss
 for each scale. The layer of each head is `model.additive.AdditiveHead`.
 
-M faces, K outputs of a head.
+A model, a data set and a table have `HeadOutputs`: the outputs of all these heads, in order.
+
+M faces, K outputs.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fer_vit.angles import values_near
 from fer_vit.errors import FerVitError
-from fer_vit.geometry import Array
+from fer_vit.geometry import Array, Mask
 
 EXPRESSION = "expression"
 MOVEMENTS = "movements"
@@ -138,25 +141,6 @@ def turn_roll(values: Array, outputs: Sequence[str], degrees: Array) -> Array:
     return np.asarray(turned - FULL_TURN * np.round(turned / FULL_TURN))
 
 
-def nearest_to(head: str, values: Array, targets: Array) -> Array:
-    """Returns the values of a head (M, K) nearest to targets (M, K).
-
-    For a target of 179 degrees, the value -179 becomes 181.
-    """
-    period = HEADS[head].period
-    if period is None:
-        return values
-    return values_near(values, targets, period)
-
-
-def values_in_photo(head: str, outputs: Sequence[str], values: Array, degrees: Array) -> Array:
-    """Converts the values of a head (M, K) relative to crops to values relative to the photo.
-
-    The crops were rotated clockwise by `degrees` (M,).
-    """
-    return HEADS[head].rotate(values, outputs, -degrees)
-
-
 @dataclass(frozen=True)
 class Head:
     """A kind of head.
@@ -215,6 +199,15 @@ class Head:
         if not self.outputs:
             return {f"{self.prefix}*": self.meaning}
         return {self.prefix + output: meaning for output, meaning in self.outputs.items()}
+
+    def near(self, values: Array, targets: Array) -> Array:
+        """Returns the values (...) nearest to targets (...).
+
+        For a target of 179 degrees, the value -179 becomes 181.
+        """
+        if self.period is None:
+            return values
+        return values_near(values, targets, self.period)
 
 
 HEADS: dict[str, Head] = {  # the heads beside `expression`, by name
@@ -293,30 +286,226 @@ MEANS: dict[str, tuple[str, str]] = {
 }
 
 
-def means_of(columns: Collection[str]) -> list[str]:
-    """Returns the names of `MEANS` whose movements are all among the columns."""
-    return [name for name, sides in MEANS.items() if {*sides} <= {*columns}]
+@dataclass(frozen=True)
+class Output:
+    """An output of a head.
 
-
-def weak_columns(r: Mapping[str, Mapping[str, float | None]]) -> set[str]:
-    """Returns the columns that get the mark `WEAK`.
-
-    `r` is `ModelSettings.r`. A mean was not measured itself: it is weak if a side is.
+    Attributes:
+        head: The name of the head in `HEADS`.
+        name: The name of the output in its head.
+        r: Pearson's r with targets of held-out faces; None: not measured. It has no effect on
+            whether two outputs are equal.
     """
-    weak = set()
-    for head, measured in r.items():
-        for output, value in measured.items():
-            if value is not None and value < WEAK_R:
-                weak.add(target_column(head, output))
-    for name, sides in MEANS.items():
-        if not weak.isdisjoint(sides):
-            weak.add(name)
-    return weak
+
+    head: str
+    name: str
+    r: float | None = field(default=None, compare=False)
+
+    @property
+    def kind(self) -> Head:
+        """The head: range, period and words."""
+        return HEADS[self.head]
+
+    @property
+    def column(self) -> str:
+        """The column in manifests and tables."""
+        return self.kind.prefix + self.name
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the output gets the mark `WEAK`."""
+        return self.r is not None and self.r < WEAK_R
+
+    def out_of_range(self, targets: Array, scale: float = 1.0) -> Mask:
+        """Returns which targets (...) are out of range. An unknown target, NaN, is not.
+
+        `scale` is what the targets are multiplied by.
+        """
+        return np.asarray((targets < scale * self.kind.low) | (targets > scale * self.kind.high))
+
+    def range_in_words(self, scale: float = 1.0) -> str:
+        """Returns what a target must be, as `out_of_range` checks it."""
+        return f"a number from {scale * self.kind.low:g} to {scale * self.kind.high:g}"
 
 
-def target_column(head: str, output: str) -> str:
-    """Returns the column of an output in manifests and tables."""
-    return HEADS[head].prefix + output
+def find_output(column: str) -> Output | None:
+    """Returns the output in a column; None for another column."""
+    for name, head in HEADS.items():
+        output = column.removeprefix(head.prefix)
+        # a head without `outputs` accepts any name
+        if column.startswith(head.prefix) and (not head.outputs or output in head.outputs):
+            return Output(name, output)
+    return None
+
+
+class Mean(NamedTuple):
+    """The mean of a movement of both sides. It was not measured itself: it's weak if a side is."""
+
+    name: str  # a key of `MEANS`, and the name of the column
+    left: Output
+    right: Output
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """Returns the mean, given numbers or arrays (...) by column."""
+        return (values[self.left.column] + values[self.right.column]) / 2
+
+
+@dataclass(frozen=True)
+class HeadOutputs:
+    """The outputs of a model, a data set or a table, in order.
+
+    The outputs of one head follow each other.
+    """
+
+    outputs: tuple[Output, ...] = ()
+
+    @classmethod
+    def among(cls, columns: Iterable[str]) -> "HeadOutputs":
+        """Returns the outputs among columns, in the order of `HEADS` and of the columns."""
+        found = [find_output(column) for column in columns]
+        return cls._by_heads(output for output in found if output is not None)
+
+    @classmethod
+    def of_names(cls, names: Mapping[str, Sequence[str]], owner: object) -> "HeadOutputs":
+        """Returns the outputs with these names by head.
+
+        Two spellings of an output that differ in case are the same output. `owner` is the name of
+        the model or data set in messages. Raises FerVitError when it has an unknown head, or an
+        output twice.
+        """
+        outputs = []
+        for head, of_head in names.items():
+            if head not in HEADS:
+                raise FerVitError(
+                    f"{owner}: expected a head of {', '.join(HEADS)}, but got {head}."
+                )
+            allowed = HEADS[head].outputs
+            if allowed and not set(of_head) <= set(allowed):
+                raise FerVitError(
+                    f"{owner}: expected outputs of {head} among {', '.join(allowed)}, "
+                    f"but got {', '.join(of_head)}."
+                )
+            if not of_head or len({name.casefold() for name in of_head}) < len(of_head):
+                actual = ", ".join(of_head) or "none"
+                raise FerVitError(
+                    f"{owner}: expected one or more distinct outputs of {head}, but got {actual}."
+                )
+            outputs += [Output(head, name) for name in of_head]
+        return cls(tuple(outputs))
+
+    @classmethod
+    def _by_heads(cls, outputs: Iterable[Output]) -> "HeadOutputs":
+        heads = [*HEADS]
+        return cls(tuple(sorted(outputs, key=lambda output: heads.index(output.head))))
+
+    def __iter__(self) -> Iterator[Output]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __hash__(self) -> int:
+        return hash(self.columns)  # cached: each cell of a face looks its field up
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns (K,) in manifests and tables."""
+        return tuple(output.column for output in self.outputs)
+
+    @property
+    def names(self) -> list[str]:
+        """The names (K,) within their heads."""
+        return [output.name for output in self.outputs]
+
+    @cached_property
+    def by_head(self) -> dict[str, "HeadOutputs"]:
+        """The outputs of each head, by the name of the head."""
+        heads = dict.fromkeys(output.head for output in self.outputs)
+        return {head: self.of_head(head) for head in heads}
+
+    def of_head(self, *heads: str) -> "HeadOutputs":
+        """Returns the outputs of these heads."""
+        return HeadOutputs(tuple(output for output in self.outputs if output.head in heads))
+
+    @property
+    def plain(self) -> dict[str, list[str]]:
+        """The names of the outputs by head, as files have them."""
+        return {head: of_head.names for head, of_head in self.by_head.items()}
+
+    @property
+    def plain_r(self) -> dict[str, dict[str, float]]:
+        """The r of the measured outputs by head and name, as files have them."""
+        plain: dict[str, dict[str, float]] = {}
+        for output in self.outputs:
+            if output.r is not None:
+                plain.setdefault(output.head, {})[output.name] = output.r
+        return plain
+
+    def with_r(self, r: Mapping[str, Mapping[str, float | None]]) -> "HeadOutputs":
+        """Returns the outputs with other r, by head and name; None for those that are not there."""
+        outputs = []
+        for output in self.outputs:
+            outputs.append(replace(output, r=r.get(output.head, {}).get(output.name)))
+        return HeadOutputs(tuple(outputs))
+
+    @property
+    def means(self) -> list[Mean]:
+        """The means of both sides whose movements are all among the outputs."""
+        by_column = self.by_column(self.outputs)
+        means = []
+        for name, (left, right) in MEANS.items():
+            if left in by_column and right in by_column:
+                means.append(Mean(name, by_column[left], by_column[right]))
+        return means
+
+    @property
+    def weak_columns(self) -> set[str]:
+        """The columns of outputs and means that get the mark `WEAK`."""
+        weak = {output.column for output in self.outputs if output.is_weak}
+        return weak | {mean.name for mean in self.means if mean.left.is_weak or mean.right.is_weak}
+
+    def by_column(self, values: Iterable[Any]) -> dict[str, Any]:
+        """Returns the values (K, ...) of the outputs by column."""
+        return dict(zip(self.columns, values, strict=True))
+
+    def in_photo(self, values: Array, degrees: Array) -> Array:
+        """Converts values (M, K) relative to crops to values relative to the photo.
+
+        The crops were rotated clockwise by `degrees` (M,).
+        """
+        turned = [values[:, :0]]  # the result without outputs
+        start = 0
+        for head, of_head in self.by_head.items():
+            of_values = values[:, start : start + len(of_head)]
+            turned.append(HEADS[head].rotate(of_values, of_head.names, -degrees))
+            start += len(of_head)
+        return np.concatenate(turned, axis=1)
+
+    def shared(self, other: "HeadOutputs") -> "HeadOutputs":
+        """Returns the outputs that another one has, too."""
+        return HeadOutputs(tuple(output for output in self.outputs if output in other.outputs))
+
+    def indices_in(self, other: "HeadOutputs") -> list[int]:
+        """Returns the index (K,) of each output in another one, which has them all."""
+        return [other.outputs.index(output) for output in self.outputs]
+
+    def merged(self, other: "HeadOutputs") -> "HeadOutputs":
+        """Returns the union of both, by head in the order of `HEADS`.
+
+        Raises FerVitError when two spellings of an output differ in case.
+        """
+        merged: dict[tuple[str, str], Output] = {}
+        for output in (*self.outputs, *other.outputs):
+            first = merged.setdefault((output.head, output.name.casefold()), output)
+            if first != output:
+                raise FerVitError(
+                    f"Expected one spelling of each output of {output.head}, but got {first.name} "
+                    f"and {output.name}. Prepare the data set with the same spelling."
+                )
+        return self._by_heads(merged.values())
+
+
+NO_OUTPUTS = HeadOutputs()
 
 
 # Matches a word of a name that is a code, such as an action unit, or the letter of a side.
@@ -340,82 +529,3 @@ def output_titles(names: Iterable[str]) -> dict[str, str]:
     titles = {name: in_words(name) for name in names}
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else name for name, title in titles.items()}
-
-
-def column_periods(columns: Sequence[str]) -> dict[str, float]:
-    """Returns the period of the values in each column that has one."""
-    periods = {}
-    for head, outputs in outputs_of(columns).items():
-        period = HEADS[head].period
-        if period is not None:
-            for output in outputs:
-                periods[target_column(head, output)] = period
-    return periods
-
-
-def outputs_of(columns: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the outputs in columns by head, in the order of `HEADS` and of the columns.
-
-    Other columns are left out.
-    """
-    outputs: dict[str, list[str]] = {}
-    for name, head in HEADS.items():
-        of_head = [column for column in columns if column.startswith(head.prefix)]
-        names = [column.removeprefix(head.prefix) for column in of_head]
-        if head.outputs:  # a head without `outputs` accepts any name
-            names = [output for output in names if output in head.outputs]
-        if names:
-            outputs[name] = names
-    return outputs
-
-
-def head_of(column: str) -> str:
-    """Returns the head of the output in a column, such as `pose` for `yaw`.
-
-    `fields.is_output` is True for the column.
-    """
-    (head,) = outputs_of([column])
-    return head
-
-
-def merge_outputs(*parts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the union of the outputs of models or data sets, by head in the order of `HEADS`.
-
-    Raises FerVitError when two spellings of an output differ in case.
-    """
-    merged: dict[str, list[str]] = {}
-    for head in HEADS:
-        spelled: dict[str, str] = {}  # spelling by name in lower case, in order
-        for part in parts:
-            for name in part.get(head, ()):
-                first = spelled.setdefault(name.casefold(), name)
-                if first != name:
-                    raise FerVitError(
-                        f"Expected one spelling of each output of {head}, but got {first} and "
-                        f"{name}. Prepare the data set with the same spelling."
-                    )
-        if spelled:
-            merged[head] = [*spelled.values()]
-    return merged
-
-
-def check_head_outputs(outputs: Mapping[str, Sequence[str]], name: object) -> None:
-    """Raises FerVitError when a model or data set has an unknown head, or an output twice.
-
-    Two spellings of an output that differ in case are the same output. `name` is the name of the
-    model or data set in messages.
-    """
-    for head, of_head in outputs.items():
-        if head not in HEADS:
-            raise FerVitError(f"{name}: expected a head of {', '.join(HEADS)}, but got {head}.")
-        allowed = HEADS[head].outputs
-        if allowed and not set(of_head) <= set(allowed):
-            raise FerVitError(
-                f"{name}: expected outputs of {head} among {', '.join(allowed)}, "
-                f"but got {', '.join(of_head)}."
-            )
-        if not of_head or len({name.casefold() for name in of_head}) < len(of_head):
-            actual = ", ".join(of_head) or "none"
-            raise FerVitError(
-                f"{name}: expected one or more distinct outputs of {head}, but got {actual}."
-            )

@@ -3,7 +3,7 @@
 import math
 from argparse import ArgumentError
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from fer_vit.conformal import COVERAGES, Thresholds
 from fer_vit.errors import FerVitError, ModelError, short
 from fer_vit.face.crop import MAX_CROP, CropSpec
 from fer_vit.geometry import Array
-from fer_vit.heads import check_head_outputs
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 from fer_vit.labels import check_labels
 
 Settings = TypeVar("Settings")
@@ -48,11 +48,8 @@ class ModelSettings:
     # explanation method and for "attention" (see docs/explanation/faithfulness.md); empty: not
     # measured.
     faithfulness: dict[str, list[float]] = field(default_factory=dict)
-    # The names of the K outputs, in order, of each further head of `heads.HEADS`.
-    outputs: dict[str, list[str]] = field(default_factory=dict)
-    # Pearson's r of outputs with targets of held-out faces, by head and output. None, and an output
-    # that is not there: not measured.
-    r: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    # The K outputs, in order, of the heads of `heads.HEADS`.
+    outputs: HeadOutputs = NO_OUTPUTS
 
     def offset(
         self, prior: Sequence[float] | None = None, possible: Sequence[bool] = ()
@@ -76,19 +73,32 @@ class ModelSettings:
         return np.sum(offsets, axis=0) if offsets else None
 
 
+@dataclass
+class PlainOutputs:
+    """The outputs of a model in a file."""
+
+    # The names of the outputs, in order, by head.
+    outputs: dict[str, list[str]] = field(default_factory=dict)
+    # Pearson's r of outputs, by head and name. None, and an output that is not there: not measured.
+    r: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+
 # The names of the settings in a file. The size and the regions of the crop are in the file's
 # `config`, because the network depends on them.
 CROP_KEYS = ("align", "template")
+OUTPUT_KEYS = tuple(entry.name for entry in fields(PlainOutputs))
 SETTINGS_KEYS = (
     *CROP_KEYS,
-    *(entry.name for entry in fields(ModelSettings) if entry.name != "crop"),
+    *(entry.name for entry in fields(ModelSettings) if entry.name not in ("crop", "outputs")),
+    *OUTPUT_KEYS,
 )
 
 
 def plain_settings(settings: ModelSettings) -> dict[str, Any]:
     """Returns settings as plain values by `SETTINGS_KEYS`."""
-    plain = asdict(settings)
+    plain = asdict(replace(settings, outputs=NO_OUTPUTS))
     crop = plain.pop("crop")
+    plain |= {"outputs": settings.outputs.plain, "r": settings.outputs.plain_r}
     return {key: crop[key] for key in CROP_KEYS} | plain
 
 
@@ -117,10 +127,29 @@ def read_model_settings(plain: Any, name: str | Path, pretraining: bool = False)
         given = values.pop(key, None)
         if given:
             crop[key] = given
-    settings = read_settings(ModelSettings, values, name, crop=read_settings(CropSpec, crop, name))
-    check_head_outputs(settings.outputs, name)
+    plain_outputs = {key: values.pop(key) for key in OUTPUT_KEYS if key in values}
+    settings = read_settings(
+        ModelSettings,
+        values,
+        name,
+        crop=read_settings(CropSpec, crop, name),
+        outputs=_read_outputs(plain_outputs, name),
+    )
     check_ranges(settings, name)
     return settings
+
+
+def _read_outputs(values: dict[str, Any], name: str | Path) -> HeadOutputs:
+    """Converts and checks the outputs of a file: values by `OUTPUT_KEYS`."""
+    plain = read_settings(PlainOutputs, values, name)
+    outputs = HeadOutputs.of_names(plain.outputs, name)
+    for head, measured in plain.r.items():
+        names = plain.outputs.get(head, ())
+        if not measured.keys() <= {*names} or not _all_within(measured.values(), -1, 1):
+            raise ModelError(
+                f"{name}: expected r to be from -1 to 1 by output, but got {short(plain.r)}."
+            )
+    return outputs.with_r(plain.r)
 
 
 def read_settings(
@@ -184,10 +213,6 @@ def check_ranges(settings: ModelSettings, name: str | Path) -> None:
     for gain in settings.faithfulness.values():
         is_gain = len(gain) in (1, 3) and _all_within(gain, -9, 9)
         expect("faithfulness", is_gain, "one number or three for each method")
-
-    for head, measured in settings.r.items():
-        are_outputs = measured.keys() <= {*settings.outputs.get(head, ())}
-        expect("r", are_outputs and _all_within(measured.values(), -1, 1), "from -1 to 1 by output")
 
 
 def _all_within(numbers: Iterable[float | None], low: float, high: float) -> bool:

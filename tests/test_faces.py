@@ -228,7 +228,7 @@ def test_prediction_sets_of_one_and_of_all_agree(faces: Faces) -> None:
 def test_columns_of_one_and_of_all_agree() -> None:
     scheme = {"move_x": [0.1, 0.2], "valence": [-0.5, 0.5]}
     faces = make_faces(LABELS, [[1.0, 0.0], [0.3, 0.7]], outputs=scheme, smoothed=True)
-    columns = {name: faces.column(name) for name in fields_by_name(LABELS, ("move_x", "valence"))}
+    columns = {name: faces.column(name) for name in fields_by_name(LABELS, faces.scheme.outputs)}
     for row, face in enumerate(faces):
         assert isinstance(face, Face)
         assert columns["label"][row] == face.label
@@ -247,7 +247,7 @@ def test_a_face_has_the_values_that_it_has_alone() -> None:
     shares = [[1.0, 0.0], [0.3, 0.7], [0.5, 0.5]]
     faces = make_faces(LABELS, shares, outputs=outputs, smoothed=True)[::-1]
     for face in faces:
-        for name, column in fields_by_name(LABELS, tuple(outputs)).items():
+        for name, column in fields_by_name(LABELS, faces.scheme.outputs).items():
             (alone,) = as_cells(column.values(face.alone))
             (of_all,) = as_cells(faces.column(name)[face._row : face._row + 1])
             assert alone == of_all, name

@@ -21,18 +21,16 @@ from fer_vit.fields import (
     ORIGIN_FIELDS,
     PEOPLE_FIELDS,
     PLACE_FIELDS,
-    POSE_FIELDS,
     TYPES,
     Field,
     all_face_fields,
     describe_fields,
     face_fields,
     fields_by_name,
-    output_field,
     people_fields,
 )
 from fer_vit.geometry import LANDMARKS
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS, NO_OUTPUTS, HeadOutputs
 from tests.helpers.faces import make_faces
 
 FACES = all_face_fields()
@@ -69,7 +67,9 @@ def test_columns_of_a_table_are_in_order_and_only_those_it_needs() -> None:
         "p_a",
     ]
     assert not {"frame", "track", "smoothed_a", "move_*", "feature_*"} & {*photos}
-    everything = face_fields(["a"], ["move_x", "yaw", "valence"], videos=True, features=2)
+    everything = face_fields(
+        ["a"], HeadOutputs.among(["move_x", "yaw", "valence"]), videos=True, features=2
+    )
     names = [field.name for field in everything]
     assert names.index("move_x") == names.index("roll") + 1
     assert names[-2:] == ["feature_0", "feature_1"]
@@ -79,17 +79,15 @@ def test_columns_of_a_table_are_in_order_and_only_those_it_needs() -> None:
 
 
 def test_every_output_of_a_head_has_a_column() -> None:
-    for name, head in HEADS.items():
-        for output in head.outputs or ("anything",):
-            column = target_column(name, output)
-            if column not in [field.name for field in POSE_FIELDS]:
-                assert output_field(column).name == column
-    with pytest.raises(KeyError):
-        output_field("unknown")
+    names = {name: [*head.outputs] or ["anything"] for name, head in HEADS.items()}
+    outputs = HeadOutputs.of_names(names, "all")
+    columns = {field.name: field for field in face_fields(["a"], outputs)}
+    for output in outputs:
+        assert columns[output.column].head == output.head
 
 
 def test_faces_have_every_column() -> None:
-    scheme = Scheme(("a",), ("move_x", "valence", "arousal"))
+    scheme = Scheme(("a",), HeadOutputs.among(["move_x", "valence", "arousal"]))
     faces = no_faces(scheme=scheme)
     for field in face_fields(scheme.labels, scheme.outputs, videos=True):
         assert faces.column(field.name).shape == (0,)
@@ -110,9 +108,9 @@ def test_a_mean_of_both_sides_is_a_column_of_faces_and_people() -> None:
     faces = make_faces(["a"], [[1.0], [1.0]], outputs=sides)
     np.testing.assert_allclose(faces.column("smile"), [0.35, np.nan])
     assert faces[0].smile == pytest.approx(0.35)
-    one_side = ["move_mouthSmileLeft"]
+    one_side = HeadOutputs.among(["move_mouthSmileLeft"])
     assert "smile" not in [field.name for field in face_fields(["a"], one_side)]
-    people = [field.name for field in people_fields(["a"], [*sides])]
+    people = [field.name for field in people_fields(["a"], HeadOutputs.among(sides))]
     assert people[6:9] == ["mean_move_mouthSmileRight", "mean_move_mouthSmileLeft", "mean_smile"]
 
 
@@ -136,7 +134,7 @@ def test_each_column_has_the_values_of_its_name() -> None:
         [PhotoInfo("a.jpg")], np.array([0]), landmarks=numbers, box=numbers[:, :2].reshape(1, 4)
     )
     faces = replace(faces, angles=np.array([[1.0, 2.0, 3.0]]))
-    columns = {name: faces.column(name).tolist() for name in fields_by_name((), ())}
+    columns = {name: faces.column(name).tolist() for name in fields_by_name((), NO_OUTPUTS)}
     for number, name in enumerate(LANDMARKS):
         assert columns[f"{name}_x"] == [2 * number]
         assert columns[f"{name}_y"] == [2 * number + 1]

@@ -14,17 +14,14 @@ from fer_vit.evaluation.labelled import pair_outputs
 from fer_vit.heads import (
     HEADS,
     MEANS,
-    check_head_outputs,
-    head_of,
-    means_of,
-    merge_outputs,
-    nearest_to,
+    NO_OUTPUTS,
+    HeadOutputs,
+    Output,
+    find_output,
     one_sided,
     other_side,
     output_titles,
-    outputs_of,
     turn_roll,
-    weak_columns,
 )
 from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
 from fer_vit.model.additive import AdditiveHead
@@ -111,16 +108,29 @@ def test_a_model_has_raw_outputs_for_every_head(tokens: str) -> None:
     assert [tuple(values.shape) for values in outputs.values()] == [(3, 2), (3, 2), (3, 3)]
 
 
-def test_outputs_of_finds_the_output_of_each_column_of_a_head() -> None:
+def test_the_output_of_each_column_of_a_head_is_found() -> None:
     for name, head in HEADS.items():
         for column in head.columns:
-            assert outputs_of([column]) == {name: [column.removeprefix(head.prefix)]}
-    assert outputs_of(["path", "expression"]) == {}
+            output = find_output(column)
+            assert output == Output(name, column.removeprefix(head.prefix))
+            assert output.column == column
+    assert find_output("expression") is None
+    mixed = HeadOutputs.among(["yaw", "path", "valence", "move_x", "roll"])
+    assert mixed.plain == {"movements": ["x"], "pose": ["yaw", "roll"], "affect": ["valence"]}
+    assert mixed.columns == ("move_x", "yaw", "roll", "valence")
 
 
-def test_head_of_each_column_of_a_head_is_the_head() -> None:
-    for name, head in HEADS.items():
-        assert [head_of(column) for column in head.columns] == [name] * len(head.columns)
+@pytest.mark.parametrize("head", [*HEADS])
+def test_targets_of_a_head_are_in_its_range(head: str) -> None:
+    (name, *_) = [*HEADS[head].outputs, "jawOpen"]
+    output = Output(head, name)
+    low = HEADS[head].low
+    high = HEADS[head].high
+    targets = np.array([low, high, np.nan, low - 1e-3, high + 1e-3])
+    wrong = [False, False, False, True, True]
+    assert output.out_of_range(targets).tolist() == wrong
+    assert output.out_of_range(5 * targets, scale=5).tolist() == wrong
+    assert output.range_in_words(scale=5) == f"a number from {5 * low:g} to {5 * high:g}"
 
 
 def test_each_head_is_the_same_after_two_mirrors() -> None:
@@ -264,11 +274,12 @@ def test_joined_directions_differ_as_upright_angles_do(turn: float) -> None:
     assert (np.abs(joined[np.isfinite(joined)]) <= 360).all()
 
 
-def test_nearest_to_compares_angles_across_half_a_turn() -> None:
+def test_values_are_near_targets_across_half_a_turn() -> None:
     values = np.array([[-179.0, 10.0, np.nan, 5.0]])
     targets = np.array([[179.0, 12.0, 3.0, np.nan]])
-    np.testing.assert_array_equal(nearest_to("pose", values, targets), [[181.0, 10.0, np.nan, 5.0]])
-    assert nearest_to("affect", values, targets) is values
+    near = HEADS["pose"].near(values, targets)
+    np.testing.assert_array_equal(near, [[181.0, 10.0, np.nan, 5.0]])
+    assert HEADS["affect"].near(values, targets) is values
     paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})["roll"]
     assert abs(paired.values - paired.targets)[:2].tolist() == [2, 2]
 
@@ -321,9 +332,15 @@ def test_only_measured_outputs_and_means_of_them_are_weak() -> None:
         "movements": {"mouthSmileLeft": 0.95, "mouthSmileRight": 0.6, "mouthFrownLeft": 0.59},
         "pose": {"yaw": 0.1, "pitch": None},
     }
-    assert weak_columns(r) == {"move_mouthFrownLeft", "mouth_frown", "yaw"}
-    assert weak_columns({}) == set()
-    assert means_of(["move_mouthSmileLeft", "move_mouthSmileRight", "yaw"]) == ["smile"]
+    names = {head: [*of_head] for head, of_head in r.items()}
+    names["movements"].append("mouthFrownRight")
+    outputs = HeadOutputs.of_names(names, "model")
+    measured = outputs.with_r(r)
+    assert measured.weak_columns == {"move_mouthFrownLeft", "mouth_frown", "yaw"}
+    assert [mean.name for mean in measured.means] == ["smile", "mouth_frown"]
+    assert measured.means[0].of({"move_mouthSmileLeft": 1, "move_mouthSmileRight": 0.5}) == 0.75
+    assert measured == outputs  # the same outputs, measured or not
+    assert outputs.weak_columns == set()
     for sides in MEANS.values():  # each is a mean of both sides of the face
         assert one_sided([*sides]) == [] or {*map(other_side, sides)} in map(set, MEANS.values())
 
@@ -331,14 +348,14 @@ def test_only_measured_outputs_and_means_of_them_are_weak() -> None:
 def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
     first = {"affect": ["valence"], "movements": ["a", "b"]}
     second = {"movements": ["c", "b"], "pose": ["roll"]}
-    merged = merge_outputs(first, second)
-    assert list(merged.items()) == [
+    merged = HeadOutputs.of_names(first, "a").merged(HeadOutputs.of_names(second, "b"))
+    assert list(merged.plain.items()) == [
         ("movements", ["a", "b", "c"]),
         ("pose", ["roll"]),
         ("affect", ["valence"]),
     ]
     with pytest.raises(FerVitError, match="a and A"):
-        merge_outputs(first, {"movements": ["A"]})
+        merged.merged(HeadOutputs((Output("movements", "A"),)))
 
 
 @pytest.mark.parametrize(
@@ -352,7 +369,15 @@ def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
 )
 def test_unknown_heads_and_outputs_are_refused(outputs: dict[str, list[str]], named: str) -> None:
     with pytest.raises(FerVitError, match=named):
-        check_head_outputs(outputs, "model")
+        HeadOutputs.of_names(outputs, "model")
+
+
+def test_values_of_several_heads_are_converted_to_the_photo_in_order() -> None:
+    outputs = HeadOutputs.of_names({"pose": ["roll", "yaw"], "movements": ["jawOpen"]}, "model")
+    values = np.array([[10.0, 20.0, 0.5], [-170.0, 0.0, 1.0]])
+    in_photo = outputs.in_photo(values, np.array([30.0, 20.0]))
+    np.testing.assert_allclose(in_photo, [[-20.0, 20.0, 0.5], [170.0, 0.0, 1.0]])
+    assert NO_OUTPUTS.in_photo(values[:, :0], np.zeros(2)).shape == (2, 0)
 
 
 def test_pages_name_outputs_in_words_that_stay_different() -> None:

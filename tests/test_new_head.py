@@ -16,7 +16,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
-from fer_vit.heads import HEADS, Head, mirror_unchanged, rotate_unchanged
+from fer_vit.heads import HEADS, Head, HeadOutputs, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
     save_network(net, tmp_path / "model")
 
     reading = drawn.read(tmp_path / "faces", count=40, size=48)
-    reading.outputs = {"age": ["years"]}
+    reading.outputs = HeadOutputs.among(["age_years"])
     for number, row in enumerate(reading.rows):
         row.targets = {"age_years": 20.0 + number}
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")

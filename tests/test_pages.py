@@ -13,7 +13,7 @@ from fer_vit.explain.methods import METHODS_HELP
 from fer_vit.exporting.formats import FORMATS_HELP
 from fer_vit.face.detectors import DETECTORS_HELP
 from fer_vit.fields import table_columns
-from fer_vit.heads import HEADS, MEANS, target_column
+from fer_vit.heads import HEADS, MEANS, HeadOutputs
 from fer_vit.model.attention import POOLS
 from fer_vit.predict.smoothing import LIVE, RECORDED
 from fer_vit.sources import SOURCES
@@ -84,9 +84,7 @@ def test_the_table_of_models_marks_the_default_from_which_finetune_starts() -> N
 
 def test_readme_counts_the_columns_of_its_table() -> None:
     settings = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text())
-    outputs = []
-    for head, names in settings["outputs"].items():
-        outputs += [target_column(head, name) for name in names]
+    outputs = HeadOutputs.of_names(settings["outputs"], DEFAULT_MODEL)
     columns = table_columns(settings["labels"], outputs=outputs)
     row = re.search(
         r"^\| (path \|.*) \| (\d+) more columns \|$", (ROOT / "README.md").read_text(), re.M

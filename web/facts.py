@@ -26,16 +26,7 @@ from fer_vit.face.detectors import (
 from fer_vit.face.network import open_network
 from fer_vit.faces import NO_FACE, OK, SEPARATOR, SMALL_SIZE, TURNED_ANGLE, WARNINGS
 from fer_vit.fields import WITH_VIDEOS, face_fields
-from fer_vit.heads import (
-    HEADS,
-    MEANS,
-    WEAK,
-    WEAK_MEANING,
-    means_of,
-    output_titles,
-    target_column,
-    weak_columns,
-)
+from fer_vit.heads import HEADS, WEAK, WEAK_MEANING, HeadOutputs, output_titles
 from fer_vit.report.draw import expression_colour
 from fer_vit.report.table import FORMULA
 from fer_vit.version import __version__
@@ -46,13 +37,12 @@ DEFAULT_MODEL = ROOT / "fer_vit" / "weights" / "ferplus-fairface"
 MODELS = ("model.int8.onnx", "model.onnx")  # the first is loaded first, the other on request
 
 
-def head_facts(name: str, outputs: list[str], regions: list[str], weak: set[str]) -> dict[str, Any]:
+def head_facts(name: str, outputs: HeadOutputs, regions: list[str]) -> dict[str, Any]:
     """Returns how the raw outputs of a head become values, and how these are drawn."""
-    columns = [target_column(name, output) for output in outputs]
     head = HEADS[name]
     return {
         "name": name,
-        "columns": columns,
+        "columns": [*outputs.columns],
         "scale": head.scale,
         "middle": head.middle,
         "step": head.step,
@@ -62,10 +52,10 @@ def head_facts(name: str, outputs: list[str], regions: list[str], weak: set[str]
         "low": head.low,
         "high": head.high,
         "bounded": is_bounded(head),
-        "names": [*output_titles(outputs).values()],
-        "marks": [WEAK if column in weak else "" for column in columns],
-        "meanings": [head.outputs[output] for output in outputs if head.outputs],
-        "places": [drawn_region(output, regions) for output in outputs],
+        "names": [*output_titles(outputs.names).values()],
+        "marks": [WEAK if output.is_weak else "" for output in outputs],
+        "meanings": [head.outputs[output] for output in outputs.names if head.outputs],
+        "places": [drawn_region(output, regions) for output in outputs.names],
     }
 
 
@@ -83,12 +73,11 @@ def facts(model: Path) -> dict[str, Any]:
     """Returns what the page knows of a model, of the networks that find faces, and of tables."""
     stored = json.loads((model / "config.json").read_text(encoding="utf-8"))
     regions = stored["config"]["regions"]
-    weak = weak_columns(stored.get("r", {}))
+    outputs = HeadOutputs.of_names(stored["outputs"], model.name).with_r(stored.get("r", {}))
     heads = []
-    for name, outputs in stored["outputs"].items():
-        heads.append(head_facts(name, outputs, regions, weak))
-    columns = [column for head in heads for column in head["columns"]]
-    fields = face_fields(stored["labels"], columns, videos=True)
+    for name, of_head in outputs.by_head.items():
+        heads.append(head_facts(name, of_head, regions))
+    fields = face_fields(stored["labels"], outputs, videos=True)
     return {
         "version": __version__,
         "built": date.today().isoformat(),
@@ -104,8 +93,8 @@ def facts(model: Path) -> dict[str, Any]:
         "colours": [expression_colour(label) for label in stored["labels"]],
         "regions": {name: REGIONS[name]._asdict() for name in regions},
         "heads": heads,
-        "weak": WEAK_MEANING if weak else "",
-        "means": {name: MEANS[name] for name in means_of(columns)},
+        "weak": WEAK_MEANING if outputs.weak_columns else "",
+        "means": {mean.name: (mean.left.column, mean.right.column) for mean in outputs.means},
         "fields": [
             {
                 "name": field.name,

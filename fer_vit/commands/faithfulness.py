@@ -156,7 +156,7 @@ def faithfulness(
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
     LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FAITHFULNESS_FILES)}")
-    heads = recognizer.net.settings.outputs
+    heads = recognizer.outputs.by_head
     if heads and not measured.terms:
         LOGGER.info(
             f"The terms of {', '.join(heads)} were not measured: no face has all regions, or the "
@@ -246,7 +246,7 @@ def score_terms(
         columns = [predicted.correlation, control.correlation, predicted.first, control.first]
         means = np.column_stack([mean_of_finite(column, 1) for column in columns])  # (B, 4)
         outputs = {}
-        for place, name in enumerate(model.net.settings.outputs[head]):
+        for place, name in enumerate(model.outputs.of_head(head).names):
             of_output = [float(mean_of_finite(column[:, place], 0)) for column in columns]
             outputs[name] = dict(zip(TERMS, of_output, strict=True))
         estimates = mean_intervals(means, units)

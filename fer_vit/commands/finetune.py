@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fer_vit.evaluation.sets import ALL, OTHER
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output
-from fer_vit.heads import EXPRESSION
+from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.sources.duplicates import Duplicates
@@ -167,9 +167,9 @@ def prepare_manifest(
     return manifest
 
 
-def warn_of_untrained(manifest: Manifest, start: str, heads: Collection[str]) -> None:
+def warn_of_untrained(manifest: Manifest, start: str, outputs: HeadOutputs) -> None:
     """Warns of those heads of the model `start` that the photos do not train."""
-    kept = [head for head in heads if head not in manifest.outputs]
+    kept = [head for head in outputs.by_head if head not in manifest.outputs.by_head]
     if kept:
         LOGGER.warning(
             f"The photos have no targets for {', '.join(kept)}. These heads of {start} are kept, "

@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard, ModelCardData, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 from yaml import YAMLError
 
-from fer_vit.heads import EXPRESSION, HEADS, WEAK, WEAK_R
+from fer_vit.heads import EXPRESSION, HEADS, WEAK, Output
 from fer_vit.report.table import align_columns
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE, shipped_models
 from fer_vit.texts import as_dict
@@ -105,10 +105,11 @@ def head_names(config: Path) -> str:
     for head in HEADS:
         if isinstance(outputs.get(head), list):
             words = [str(len(outputs[head]))]
-            measured = [r for r in as_dict(agreement.get(head)).values() if isinstance(r, float)]
+            r_by_name = as_dict(agreement.get(head))
+            measured = [r for r in r_by_name.values() if isinstance(r, float)]
             if measured:
                 words.append(f"r {min(measured):.2f} to {max(measured):.2f}")
-                num_weak = sum(r < WEAK_R for r in measured)
+                num_weak = sum(Output(head, "", r).is_weak for r in measured)
                 if num_weak:
                     words.append(f"{num_weak} {WEAK}")
             names.append(f"{head} ({', '.join(words)})")

@@ -29,7 +29,6 @@ from fer_vit.face.detectors import (
 )
 from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
-from fer_vit.heads import target_column
 from fer_vit.labels import check_labels
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
@@ -291,10 +290,11 @@ def describe_reading(reading: Reading, out: Path) -> str:
 def target_lines(reading: Reading) -> list[str]:
     """Returns a line for each further head: the outputs, and the number of faces with a target."""
     lines = []
-    for head, outputs in reading.outputs.items():
-        columns = {target_column(head, output) for output in outputs}
+    for head, of_head in reading.outputs.by_head.items():
+        columns = {*of_head.columns}
         num_faces = sum(not columns.isdisjoint(row.targets) for row in reading.rows)
-        lines.append(f"targets of {head}: {num_faces:,} faces, {list_names(outputs, limit=6)}")
+        names = list_names(of_head.names, limit=6)
+        lines.append(f"targets of {head}: {num_faces:,} faces, {names}")
     return lines
 
 

@@ -14,17 +14,7 @@ import numpy as np
 from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import (
-    HEADS,
-    MEANS,
-    MOVEMENTS,
-    WEAK,
-    Head,
-    means_of,
-    output_titles,
-    outputs_of,
-    target_column,
-)
+from fer_vit.heads import HEADS, MOVEMENTS, WEAK, HeadOutputs, output_titles
 from fer_vit.stats.means import average, average_directions
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
@@ -47,7 +37,8 @@ class Kind:
         low: The lowest possible value.
         high: The highest possible value.
         period: The period of the values, such as 360 degrees; None: values are not periodic.
-        of_head: Whether the measures are outputs of a further head.
+        head: The further head whose outputs, or means of outputs, are measured; else empty.
+        by_area: Whether the name of each measure begins with an area of the face.
         is_change: Whether the values are changes from rest.
     """
 
@@ -60,7 +51,8 @@ class Kind:
     low: float = 0.0
     high: float = np.inf
     period: float | None = None
-    of_head: bool = False
+    head: str = ""
+    by_area: bool = False
     is_change: bool = False
 
     @property
@@ -80,7 +72,7 @@ class Kind:
 
     def titles(self, names: Mapping[str, object]) -> dict[str, str]:
         """Returns the names of measures on pages, by name."""
-        return output_titles(names) if self.of_head else {name: name for name in names}
+        return output_titles(names) if self.head else {name: name for name in names}
 
 
 PROBABILITIES = Kind(
@@ -119,8 +111,9 @@ def probability_kind(rest: Rest | None) -> Kind:
     return replace(PROBABILITY_CHANGES, phrase=f"{PROBABILITY_CHANGES.phrase} ({rest} s)")
 
 
-def head_kind(head: Head) -> Kind:
+def head_kind(name: str) -> Kind:
     """Returns the kind of the outputs of a head."""
+    head = HEADS[name]
     low = head.low
     high = head.high
     if head.period is not None:  # unwrapped values have no bounds: -179 degrees may be 181
@@ -136,7 +129,8 @@ def head_kind(head: Head) -> Kind:
         low=low,
         high=high,
         period=head.period,
-        of_head=True,
+        head=name,
+        by_area=name == MOVEMENTS,
     )
 
 
@@ -156,7 +150,8 @@ def change_from_rest(kind: Kind, rest: Rest) -> Kind:
 
 
 BOTH_SIDES = replace(
-    head_kind(HEADS[MOVEMENTS]),
+    head_kind(MOVEMENTS),
+    by_area=False,
     title="Movements of both sides",
     phrase="the mean intensity of both sides (0 to 1)",
     prefix="",
@@ -171,7 +166,7 @@ class Measures:
         kind: The kind.
         values: The values by name: one for each photo or clip (O,), NaN where there is none.
         weak: The names of the outputs that agree too little with their targets; see
-            `heads.weak_columns`.
+            `HeadOutputs.weak_columns`.
     """
 
     kind: Kind
@@ -236,17 +231,11 @@ def measure_faces(
 
 def read_outputs(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
     """Yields the outputs of further heads (N,) by name, and before movements their means."""
-    for head, names in outputs_of([*faces.columns]).items():
-        values = {}
-        for name in names:
-            values[name] = faces.columns[target_column(head, name)].astype(float)
+    for head, of_head in HeadOutputs.among(faces.columns).by_head.items():
+        by_column = {column: faces.columns[column].astype(float) for column in of_head.columns}
         if head == MOVEMENTS:
-            means = {}
-            for name in means_of(faces.columns):
-                first, second = (faces.columns[side].astype(float) for side in MEANS[name])
-                means[name] = (first + second) / 2
-            yield BOTH_SIDES, means
-        yield head_kind(HEADS[head]), values
+            yield BOTH_SIDES, {mean.name: mean.of(by_column) for mean in of_head.means}
+        yield head_kind(head), dict(zip(of_head.names, by_column.values(), strict=True))
 
 
 def average_faces(

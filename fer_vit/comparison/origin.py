@@ -4,32 +4,29 @@ A table names its model. Only a shipped model is looked up: a table may be from 
 no path.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import yaml
 
 from fer_vit.evaluation.labelled import Labelled
-from fer_vit.heads import POSE
+from fer_vit.heads import NO_OUTPUTS, POSE, HeadOutputs
 from fer_vit.model_settings import read_model_settings
 from fer_vit.store.hub import CARD_FILE, read_config, shipped_models
-
-Agreement = Mapping[str, Mapping[str, float | None]]  # r by head and output; None: not measured
 
 
 @dataclass(frozen=True)
 class TableModel:
     """What is known about the model that made a table."""
 
-    r: Agreement = field(default_factory=dict)  # empty: not known
+    outputs: HeadOutputs = NO_OUTPUTS  # with the r of those whose values are from this model
     datasets: tuple[str, ...] = ()  # the training data that the model's card names
 
 
 def find_model(faces: Labelled) -> TableModel:
     """Returns what is known about the model of a table.
 
-    Nothing is known if the rows name no model or several, or a model that is not shipped. The r of
-    the pose counts if all angles are from the model's head.
+    Nothing is known if the rows name no model or several, or a model that is not shipped. The pose
+    counts if all angles are from the model's head.
     """
     names = {*faces.columns.get("model", ())} - {None}
     if len(names) != 1:
@@ -38,8 +35,8 @@ def find_model(faces: Labelled) -> TableModel:
     folder = shipped_models().get(name)
     if folder is None:
         return TableModel()
-    r = dict(read_model_settings(read_config(folder, name), name).r)
+    outputs = read_model_settings(read_config(folder, name), name).outputs
     if {*faces.columns.get("pose_from", ())} - {None} != {"head"}:
-        r.pop(POSE, None)
+        outputs = HeadOutputs(tuple(output for output in outputs if output.head != POSE))
     _, metadata, _ = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)
-    return TableModel(r, tuple(yaml.safe_load(metadata)["datasets"]))
+    return TableModel(outputs, tuple(yaml.safe_load(metadata)["datasets"]))

@@ -26,7 +26,7 @@ from fer_vit.comparison.rows import (
 )
 from fer_vit.comparison.study import Pair
 from fer_vit.errors import printable
-from fer_vit.heads import HEADS, MOVEMENTS, WEAK_R
+from fer_vit.heads import WEAK_R
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
@@ -109,7 +109,7 @@ def name_measures(kind: Kind, names: Sequence[str]) -> str:
     Many movements are grouped by their first word, an area of the face: "brow (inner up, down
     left), mouth (smile left)".
     """
-    if len(names) <= MAX_NAMES or kind.prefix != HEADS[MOVEMENTS].prefix:
+    if len(names) <= MAX_NAMES or not kind.by_area:
         return f"{kind.subject} {list_names(names, MAX_NAMES)}"
     areas: dict[str, list[str]] = {}
     for name in names:
@@ -145,7 +145,7 @@ def describe_methods(comparison: "Comparison") -> list[str]:
     timed = [f"{label} {room:.2f} s" for label, room in study.rooms.items() if isfinite(room)]
     heads = []
     for measures in study.measures:
-        if measures.kind.of_head:
+        if measures.kind.head:
             heads.append(measures.kind.title[0].lower() + measures.kind.title[1:])
     methods = METHODS.text(
         "methods",

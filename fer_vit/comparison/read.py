@@ -41,7 +41,6 @@ from fer_vit.evaluation.read import (
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.heads import weak_columns
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 
@@ -130,7 +129,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     pairs = _pair_conditions(observations.conditions, plan)
 
     model = find_model(faces)
-    weak = weak_columns(model.r)
+    weak = model.outputs.weak_columns
     measures = []
     for kind, values in measure_faces(faces, measured, used, selected.resting):
         means = average_faces(kind, values, of_face, len(observations.paths))

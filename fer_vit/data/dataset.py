@@ -133,7 +133,7 @@ class FaceDataset(Dataset[Sample]):
         # These columns are read once: a lookup in the table takes longer than the rest of a row.
         self.landmarks = manifest.landmarks()
         self.targets = manifest.targets(partial)
-        self.outputs = manifest.outputs
+        self.outputs = manifest.outputs.plain  # names by head
         self.head_targets = manifest.head_targets()
 
     def __len__(self) -> int:

@@ -30,13 +30,12 @@ from fer_vit.data.schema import (
     check_table,
     read_lists,
     read_outputs,
-    target_columns,
 )
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
-from fer_vit.heads import outputs_of, target_column
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import Merge, find_label, merge_names
 from fer_vit.texts import check_permission, json_text
 from fer_vit.wording import counted, list_names
@@ -79,9 +78,8 @@ class Manifest:
     def _warn_of_unnamed_targets(self) -> None:
         """Warns of columns that are named like targets, but that the metadata does not name."""
         numbers = [field.name for field in self.table.schema if pa.types.is_floating(field.type)]
-        columns = target_columns(outputs_of(numbers))
-        targets = target_columns(self.outputs)
-        unnamed = [name for name in columns if name not in targets]
+        targets = self.outputs.columns
+        unnamed = [name for name in HeadOutputs.among(numbers).columns if name not in targets]
         if unnamed:
             LOGGER.warning(
                 f"{self.path}: {list_names(unnamed, limit=6)} are no targets, because the metadata "
@@ -194,14 +192,14 @@ class Manifest:
         return bool(self.table["label"].null_count < len(self))
 
     @property
-    def outputs(self) -> dict[str, list[str]]:
-        """The names of the outputs with targets in the manifest, by further head."""
+    def outputs(self) -> HeadOutputs:
+        """The outputs with targets in the manifest."""
         return read_outputs(str(self.path), self.table)
 
     def target_values(self) -> dict[str, Array]:
         """Returns the targets (M,) of further heads by column; NaN: unknown."""
         values = {}
-        for name in target_columns(self.outputs):
+        for name in self.outputs.columns:
             values[name] = pc.fill_null(self.table[name], np.nan).to_numpy().astype(float)
         return values
 
@@ -209,9 +207,8 @@ class Manifest:
         """Returns the targets (M, K) by further head, in the order of `outputs`; NaN: unknown."""
         values = self.target_values()
         targets = {}
-        for head, outputs in self.outputs.items():
-            columns = [values[target_column(head, output)] for output in outputs]
-            targets[head] = np.stack(columns, axis=1)
+        for head, of_head in self.outputs.by_head.items():
+            targets[head] = np.stack([values[name] for name in of_head.columns], axis=1)
         return targets
 
     def model_targets(self, labels: Sequence[str]) -> Array | None:
@@ -246,7 +243,7 @@ class Manifest:
 
     def describing_columns(self) -> dict[str, list[Any]]:
         """Returns the values (M,) of the columns by which faces can be grouped, by column."""
-        hidden = ["image", "split", "votes", "landmarks", *target_columns(self.outputs)]
+        hidden = ["image", "split", "votes", "landmarks", *self.outputs.columns]
         names = [name for name in self.table.column_names if name not in hidden]
         return {name: self.column(name) for name in names}
 

@@ -32,7 +32,7 @@ from fer_vit.face.image import ImageError, read_bytes
 from fer_vit.fields import MANIFEST_FIELDS
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array
-from fer_vit.heads import HEADS, check_head_outputs, outputs_of, target_column
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 from fer_vit.labels import check_labels
 from fer_vit.texts import as_text, json_text
 from fer_vit.version import __version__
@@ -101,7 +101,7 @@ class Reading:
         rows: The images, in an order that does not depend on the file system.
         dropped: How many images are left out, by reason.
         notes: Sentences for the user, for example about a missing split.
-        outputs: The names of the outputs with targets, by further head.
+        outputs: The outputs with targets, of further heads.
         extra: The names of columns that only this data set has.
         warnings: Sentences for the user about what may be wrong.
     """
@@ -110,7 +110,7 @@ class Reading:
     rows: list[Row]
     dropped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    outputs: dict[str, list[str]] = field(default_factory=dict)
+    outputs: HeadOutputs = NO_OUTPUTS
     extra: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
 
@@ -190,48 +190,36 @@ def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
     return labels
 
 
-def read_outputs(path: str, table: pa.Table) -> dict[str, list[str]]:
-    """Returns the names of outputs by further head; raises FerVitError for wrong metadata."""
+def read_outputs(path: str, table: pa.Table) -> HeadOutputs:
+    """Returns the outputs with targets; raises FerVitError for wrong metadata."""
     outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
     valid = isinstance(outputs, dict) and all(_are_names(names) for names in outputs.values())
     if not valid:
         raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {PREPARE_AGAIN}")
-    check_head_outputs(outputs, path)
-    return dict(outputs)
+    return HeadOutputs.of_names(outputs, path)
 
 
 def _are_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def target_columns(outputs: dict[str, list[str]]) -> list[str]:
-    """Returns the names of the columns of targets, for the outputs of each further head."""
-    columns = []
-    for head, names in outputs.items():
-        columns += [target_column(head, name) for name in names]
-    return columns
-
-
 def check_target_columns(location: str, table: pa.Table) -> None:
     """Raises FerVitError when a column of targets is missing, not of floats, or out of range."""
-    for head, outputs in read_outputs(location, table).items():
-        low = HEADS[head].low
-        high = HEADS[head].high
-        for output in outputs:
-            name = target_column(head, output)
-            where = f"{location}, column `{name}`"
-            index = table.schema.get_field_index(name)
-            if index < 0 or table.schema.field(index).type != pa.float32():
-                raise FerVitError(f"{where}: expected one column of type float. {PREPARE_AGAIN}")
-            values = np.asarray(pc.fill_null(table[name], 0.0))
-            wrong = ~((values >= low) & (values <= high))
-            if wrong.any():
-                row = int(wrong.argmax())
-                raise FerVitError(
-                    f"{location}, row {row} (from 0), column `{name}`: expected a number from "
-                    f"{low:g} to {high:g}, but got {values[row]:g}. Correct it, or make it null "
-                    "if it is unknown."
-                )
+    for output in read_outputs(location, table):
+        name = output.column
+        where = f"{location}, column `{name}`"
+        index = table.schema.get_field_index(name)
+        if index < 0 or table.schema.field(index).type != pa.float32():
+            raise FerVitError(f"{where}: expected one column of type float. {PREPARE_AGAIN}")
+        values = np.asarray(pc.fill_null(table[name], output.kind.low))  # an unknown target is null
+        wrong = np.isnan(values) | output.out_of_range(values)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise FerVitError(
+                f"{location}, row {row} (from 0), column `{name}`: expected "
+                f"{output.range_in_words()}, but got {values[row]:g}. Correct it, or make it null "
+                "if it is unknown."
+            )
 
 
 def read_lists(column: pa.Array, *shape: int) -> Array:
@@ -323,16 +311,15 @@ def write_manifest(
 
     # the columns of the reading, then the further columns of the tables in `more`
     fields = list(SCHEMA)
-    fields += [pa.field(name, pa.float32()) for name in target_columns(reading.outputs)]
+    fields += [pa.field(name, pa.float32()) for name in reading.outputs.columns]
     fields += [pa.field(name, pa.string()) for name in reading.extra]
     schemas = [pa.schema(fields)]
     schemas += [table.schema.remove_metadata() for table in more]
     schema = pa.unify_schemas(schemas)
 
-    outputs = outputs_of([field.name for field in schema if field.type == pa.float32()])
+    outputs = HeadOutputs.among(field.name for field in schema if field.type == pa.float32())
     if outputs:
-        check_head_outputs(outputs, path)
-        meta["outputs"] = outputs
+        meta["outputs"] = HeadOutputs.of_names(outputs.plain, path).plain  # checked
     schema = schema.with_metadata(
         {"fer_vit": json_text(meta), "huggingface": json_text(HUGGING_FACE)}
     )
@@ -359,7 +346,7 @@ def check_manifest_name(out: Path) -> None:
 
 def check_declared(reading: Reading) -> None:
     """Raises FerVitError when a row has a column that the reading does not declare."""
-    declared = {*target_columns(reading.outputs), *reading.extra}
+    declared = {*reading.outputs.columns, *reading.extra}
     for row in reading.rows:
         undeclared = sorted({*row.targets, *row.extra} - declared)
         if undeclared:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fer_vit.engine.protocol import RawOutputs
 from fer_vit.geometry import Array, Float32Array, rotation
-from fer_vit.heads import HEADS, Scale, values_in_photo
+from fer_vit.heads import HEADS, Scale
 from fer_vit.model_settings import ModelSettings
 
 
@@ -56,13 +56,12 @@ def decode(
     if offset is not None:
         logits = logits + offset
     degrees = np.array([rotation(matrix) for matrix in to_crop])  # (B,)
-    values = [np.zeros((len(degrees), 0))]  # the result for a model without further heads
-    for head, names in settings.outputs.items():
-        in_crop = decode_head(head, raw.heads[head].astype(float))
-        values.append(values_in_photo(head, names, in_crop, degrees))
+    in_crop = [np.zeros((len(degrees), 0))]  # the result for a model without further heads
+    for head in settings.outputs.by_head:
+        in_crop.append(decode_head(head, raw.heads[head].astype(float)))
     return Predictions(
         probabilities=softmax(logits / settings.temperature),
-        outputs=np.concatenate(values, axis=1),
+        outputs=settings.outputs.in_photo(np.concatenate(in_crop, axis=1), degrees),
         features=raw.features,
     )
 

@@ -68,7 +68,7 @@ class OnnxEngine:
             raise ModelError(f"{path} cannot be read ({error}).") from error
         self._session = self._open()
         facts = self._read_facts()
-        self.heads = [*settings.outputs]
+        self.heads = [*settings.outputs.by_head]
         self.width = self._check(settings)
         self.takes_regions = len(self._session.get_inputs()) > 1
         self.calibration = self._read_calibration(facts, settings)
@@ -127,8 +127,8 @@ class OnnxEngine:
             inputs["boxes"] = [len(crop.regions), 4]
             inputs["valid"] = [len(crop.regions)]
         outputs = {"logits": [len(settings.labels)]}
-        for head, names in settings.outputs.items():
-            outputs[head] = [len(names)]
+        for head, of_head in settings.outputs.by_head.items():
+            outputs[head] = [len(of_head)]
         given = {entry.name: entry.shape[1:] for entry in self._session.get_outputs()}
         (width,) = given.pop("features", [None])
         actual = {entry.name: entry.shape[1:] for entry in self._session.get_inputs()} | given

@@ -3,7 +3,7 @@
 N faces, V variants of a corruption, K outputs of a head.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fer_vit.evaluation.labelled import Labelled
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, AlteredFaces, read_altered
 from fer_vit.evaluation.sets import ALTERED, FACES, count_row
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import EXPRESSION, head_of, nearest_to
+from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import Scale, mean_intervals
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.stats.results import Row
@@ -38,12 +38,9 @@ def score_altered(faces: Labelled, second: Labelled | None = None) -> list[Row]:
         other_hits = None if other is None else other.hits(truth, faces.labelled)
         rows += altered_rows(EXPRESSION, "accuracy", hits, labelled.units, other_hits)
 
-    by_head: dict[str, list[str]] = {}
-    for column in faces.outputs:
-        by_head.setdefault(head_of(column), []).append(column)
-    for head, columns in by_head.items():
+    for head, outputs in HeadOutputs.among(faces.outputs).by_head.items():
         # two models are compared over the outputs that both have
-        shared = [name for name in columns if other is None or name in other.columns]
+        shared = outputs if other is None else outputs.shared(other.outputs)
         errors = face_errors(faces, shared, altered)
         other_errors = None if other is None else face_errors(faces, shared, other)
         rows += altered_rows(head, "error", errors, faces.units, other_errors)
@@ -59,20 +56,19 @@ def read_images(faces: Labelled, rows: IntArray) -> AlteredFaces:
 
 
 def face_errors(
-    faces: Labelled, columns: Iterable[str], altered: AlteredFaces
+    faces: Labelled, outputs: HeadOutputs, altered: AlteredFaces
 ) -> Mapping[str, Array]:
     """Returns the mean absolute error of each face over outputs and variants (N,), by corruption.
 
-    An error is NaN if no output has a target, or the face does not count. `columns` are outputs of
-    one head.
+    An error is NaN if no output has a target, or the face does not count.
     """
     errors = {}
     for name, reading in altered.readings.items():
         deviations = []
-        for column in columns:
-            targets = faces.outputs[column].targets  # (N,)
-            values = reading.values[:, :, altered.columns.index(column)]  # (V, N)
-            near = nearest_to(head_of(column), values, np.broadcast_to(targets, values.shape))
+        for output in outputs:
+            targets = faces.outputs[output.column].targets  # (N,)
+            values = reading.values[:, :, altered.outputs.outputs.index(output)]  # (V, N)
+            near = output.kind.near(values, np.broadcast_to(targets, values.shape))
             deviations.append(np.abs(near - targets))
         means = mean_of_finite(np.concatenate(deviations), axis=0)
         errors[name] = np.where(reading.counts, means, np.nan)

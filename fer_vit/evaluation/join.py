@@ -18,8 +18,9 @@ from fer_vit.evaluation.labelled import (
 )
 from fer_vit.evaluation.similar_names import look_alikes
 from fer_vit.faces import as_objects
-from fer_vit.fields import is_output, is_owned
+from fer_vit.fields import is_owned
 from fer_vit.geometry import Array
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import find_label
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.images import AngleUnit, Truth, read_images, read_truth_table
@@ -161,7 +162,7 @@ def align_outputs(faces: Labelled, second: Labelled, path: object) -> dict[str, 
     """
     rows = match_paths(faces.paths, second.paths, path)
     values = {name: pair.values[rows] for name, pair in second.outputs.items()}
-    for name in filter(is_output, second.columns):
+    for name in HeadOutputs.among(second.columns).columns:
         values[name] = second.columns[name].astype(float)[rows]
     return pair_outputs(values, {name: pair.targets for name, pair in faces.outputs.items()})
 

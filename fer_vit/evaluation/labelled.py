@@ -3,6 +3,7 @@
 N faces, C expressions, K outputs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
-from fer_vit.heads import HEADS, nearest_to, outputs_of, target_column
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 
@@ -35,14 +36,13 @@ class Pair(NamedTuple):
 def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[str, Pair]:
     """Returns the outputs that have both values (N,) and targets (N,), by column."""
     pairs = {}
-    for head, names in outputs_of([column for column in targets if column in values]).items():
-        period = HEADS[head].period
-        for name in names:
-            column = target_column(head, name)
-            target = targets[column]
-            if period is not None:
-                target = join_directions(target[:, None], period)[:, 0]
-            pairs[column] = Pair(nearest_to(head, values[column], target), target)
+    for output in HeadOutputs.among(column for column in targets if column in values):
+        column = output.column
+        target = targets[column]
+        period = output.kind.period
+        if period is not None:
+            target = join_directions(target[:, None], period)[:, 0]
+        pairs[column] = Pair(output.kind.near(values[column], target), target)
     return pairs
 
 
@@ -211,7 +211,7 @@ class Labelled:
             ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
             columns["ambiguous"] = as_objects(ambiguous.tolist())
         values = np.concatenate([part.outputs for part in parts])  # (N, K)
-        outputs = dict(zip(model.outputs, values.T, strict=True))
+        outputs = model.outputs.by_column(values.T)
         return replace(
             self,
             probabilities=probabilities,
@@ -251,7 +251,7 @@ def open_manifest(
     # a face that no detector found has a score of 0, but may have landmarks
     has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
     has_score = np.array(manifest.column("score"), float) != 0
-    unknown = np.full(len(manifest), np.nan)
+    unknown = dict.fromkeys(model.outputs.columns, np.full(len(manifest), np.nan))
     return Labelled(
         labels=labels,
         paths=as_objects(manifest.image_names()),
@@ -263,17 +263,18 @@ def open_manifest(
         picture=manifest.image,
         facts=model.conditions,
         notes=tuple(note_missing_outputs(model, manifest)),
-        outputs=pair_outputs(dict.fromkeys(model.outputs, unknown), manifest.target_values()),
+        outputs=pair_outputs(unknown, manifest.target_values()),
         images=images,
     )
 
 
 def note_missing_outputs(model: Recognizer, manifest: Manifest) -> list[str]:
     """Returns a line if a manifest has targets for outputs that the model lacks."""
-    missing = [name for name in manifest.target_values() if name not in model.outputs]
+    missing = [output for output in manifest.outputs if output not in model.outputs]
     if not missing:
         return []
-    heads = [f"{head} ({len(names)})" for head, names in outputs_of(missing).items()]
+    counts = Counter(output.head for output in missing)
+    heads = [f"{head} ({count})" for head, count in counts.items()]
     return [
         f"{manifest.path}: targets without outputs of {model.name} are not measured: "
         f"{', '.join(heads)}."

@@ -29,7 +29,7 @@ from fer_vit.evaluation.sets import (
     count_row,
 )
 from fer_vit.geometry import IntArray
-from fer_vit.heads import EXPRESSION, HEADS, output_titles, outputs_of, target_column
+from fer_vit.heads import EXPRESSION, HEADS, HeadOutputs, output_titles
 from fer_vit.report.intervals import IntervalChart, interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.prose import Prose
@@ -301,29 +301,25 @@ def altered_section(title: str, rows: Sequence[Row], measure: str, form: str = "
 # -------------------------------------------------------------------------------- further outputs
 
 
-def heads_of(evaluation: "Evaluation") -> dict[str, list[str]]:
-    """Returns the columns of the outputs that have rows, by head."""
+def heads_of(evaluation: "Evaluation") -> dict[str, HeadOutputs]:
+    """Returns the outputs that have rows, by head."""
     parts = dict.fromkeys(row.part for row in evaluation.rows if row.set == ALL)
-    heads = {}
-    for head, names in outputs_of([part for part in parts if part != EXPRESSION]).items():
-        heads[head] = [target_column(head, name) for name in names]
-    return heads
+    return HeadOutputs.among(parts).by_head
 
 
 def has_targets(evaluation: "Evaluation", head: str) -> bool:
     """Returns whether any face has a target for an output of a head."""
-    columns = heads_of(evaluation)[head]
+    columns = heads_of(evaluation)[head].columns
     return any(row.estimate.n for row in evaluation.rows if row.part in columns)
 
 
 def head_sections(evaluation: "Evaluation") -> list[Section]:
     """Returns the sections about further heads: measures, groups, two models, altered images."""
     sections = []
-    for head, columns in heads_of(evaluation).items():
+    for head, outputs in heads_of(evaluation).items():
         if not has_targets(evaluation, head):
             continue
-        names = [column.removeprefix(HEADS[head].prefix) for column in columns]
-        titles = dict(zip(columns, output_titles(names).values(), strict=True))
+        titles = outputs.by_column(output_titles(outputs.names).values())
         by_set: dict[str, list[Row]] = {}
         for row in evaluation.rows:
             if row.part in titles:

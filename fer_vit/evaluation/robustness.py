@@ -32,7 +32,7 @@ from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import READ_STATUSES, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
-from fer_vit.heads import values_in_photo
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.photos import Item, Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
@@ -180,7 +180,7 @@ class Altered(NamedTuple):
 class AlteredFaces(NamedTuple):
     """Predictions of N faces by corruption."""
 
-    columns: Sequence[str]  # the columns of the K outputs of further heads
+    outputs: HeadOutputs
     readings: Mapping[str, Altered]
 
     def hits(self, truth: IntArray, labelled: Mask) -> dict[str, Array]:
@@ -246,7 +246,8 @@ def read_altered(
             if matrix is not None:
                 shares = merge_probabilities(shares, matrix)
             probabilities.append(shares)
-            values.append(turn_back(model, outputs, variant.turned))
+            turned = np.full(len(outputs), variant.turned)  # degrees
+            values.append(model.outputs.in_photo(outputs, turned))
         readings[name] = Altered(every, np.stack(probabilities), np.stack(values))
 
         if name == UNALTERED:
@@ -254,18 +255,6 @@ def read_altered(
             if most_turned.any():
                 readings[MOST_TURNED] = readings[name]._replace(counts=most_turned)
     return AlteredFaces(model.outputs, readings)
-
-
-def turn_back(model: Recognizer, values: Array, degrees: float) -> Array:
-    """Converts outputs (N, K) of images turned clockwise by `degrees` to unturned images."""
-    turned = np.full(len(values), degrees)
-    parts = [values[:, :0]]
-    start = 0
-    for head, names in model.net.settings.outputs.items():
-        end = start + len(names)
-        parts.append(values_in_photo(head, names, values[:, start:end], turned))
-        start = end
-    return np.concatenate(parts, axis=1)
 
 
 def find_most_turned(landmarks: Array) -> Mask:

@@ -37,7 +37,7 @@ from fer_vit.evaluation.sets import (
     make_rows,
 )
 from fer_vit.geometry import Array, Mask
-from fer_vit.heads import EXPRESSION, HEADS, head_of
+from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.measures import measure_intervals
@@ -308,11 +308,10 @@ def score_outputs(faces: Labelled, by: Sequence[str] = ()) -> list[Row]:
 def measure_outputs(faces: Labelled, set: str, group: str) -> list[Row]:
     """Returns the measures of each output."""
     rows = []
-    for column, (values, targets) in faces.outputs.items():
-        names = HEADS[head_of(column)].measures
-        rows += make_rows(
-            column, set, group, measure_intervals(names, values, targets, faces.units)
-        )
+    for output in HeadOutputs.among(faces.outputs):
+        values, targets = faces.outputs[output.column]
+        estimates = measure_intervals(output.kind.measures, values, targets, faces.units)
+        rows += make_rows(output.column, set, group, estimates)
     return rows
 
 
@@ -323,20 +322,17 @@ def compare_outputs(faces: Labelled, second: Labelled, name: str) -> list[Row]:
     Arguments as for `score`.
     """
     shared = align_outputs(faces, second, name)
-    by_head: dict[str, list[str]] = {}
-    for column in shared:
-        by_head.setdefault(head_of(column), []).append(column)
     rows = []
-    for columns in by_head.values():
+    for of_head in HeadOutputs.among(shared).by_head.values():
         errors = []  # of both models, and their difference: (N, 3) for each output
-        for column in columns:
+        for column in of_head.columns:
             first = np.abs(faces.outputs[column].values - faces.outputs[column].targets)
             other = np.abs(shared[column].values - faces.outputs[column].targets)
             of_models = np.column_stack([first, other, first - other])
             of_models[np.isnan(first - other)] = np.nan  # both models must have a value
             errors.append(of_models)
         p_values = holm([paired_p(of_output[:, 2], faces.units) for of_output in errors])
-        for column, of_output, p in zip(columns, errors, p_values, strict=True):
+        for column, of_output, p in zip(of_head.columns, errors, p_values, strict=True):
             error, other_error, difference = mean_intervals(of_output, faces.units)
             rows += [
                 count_row(column, COMPARED, "", FACES, error.n),

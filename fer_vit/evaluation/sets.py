@@ -10,7 +10,7 @@ import numpy as np
 
 from fer_vit.evaluation.labelled import Labelled
 from fer_vit.geometry import Array
-from fer_vit.heads import EXPRESSION, HEADS, head_of
+from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import Scale
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row
@@ -99,14 +99,13 @@ def keys(row: Row) -> tuple[str, ...]:
     elif row.set == ALTERED:  # the part is a head
         path = ("heads robustness", row.part, row.group, row.measure)
     else:
-        head = head_of(row.part)
-        output = row.part.removeprefix(HEADS[head].prefix)
+        (output,) = HeadOutputs.among([row.part])
         if row.set == ALL:
-            path = ("heads", head, output, row.measure)
+            path = ("heads", output.head, output.name, row.measure)
         elif row.set == COMPARED:
-            path = ("heads compared", head, output, row.measure)
+            path = ("heads compared", output.head, output.name, row.measure)
         else:
-            path = ("heads by", column, head, row.group, output, row.measure)
+            path = ("heads by", column, output.head, row.group, output.name, row.measure)
     return tuple(key for key in path if key)
 
 

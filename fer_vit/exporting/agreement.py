@@ -5,7 +5,6 @@ import numpy as np
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.geometry import Array
-from fer_vit.heads import outputs_of, target_column
 from fer_vit.predict.recognizer import Recognizer
 
 MIN_AGREEMENT_FACES = 100  # an r of fewer faces is too uncertain to be stored with a model
@@ -23,19 +22,23 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
     settings = model.net.settings
     val = manifest.split("val")
     lines = []
-    if any(name in model.outputs for name in val.target_values()):
+    targeted = settings.outputs.shared(val.outputs)
+    if targeted:
         pairs = predict_manifest(model, val, "val").outputs
-        for head, names in outputs_of([*pairs]).items():
+        plain_r = settings.outputs.plain_r
+        for head, of_head in targeted.by_head.items():
             measured: dict[str, float] = {}
-            for name in names:
-                r = correlate(*pairs[target_column(head, name)])
+            for output in of_head:
+                r = correlate(*pairs[output.column])
                 if r is not None:
-                    measured[name] = r
-            settings.r[head] = {**settings.r.get(head, {}), **measured}
-            line = f"r of {len(measured)} of {len(settings.outputs[head])} outputs of {head}"
+                    measured[output.name] = r
+            plain_r[head] = plain_r.get(head, {}) | measured
+            number = len(settings.outputs.of_head(head))
+            line = f"r of {len(measured)} of {number} outputs of {head}"
             if measured:
                 line += f": {min(measured.values()):.2f} to {max(measured.values()):.2f}"
             lines.append(f"{line}.")
+        settings.outputs = settings.outputs.with_r(plain_r)
     return "\n".join(lines)
 
 

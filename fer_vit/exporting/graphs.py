@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from fer_vit.engine.onnx_engine import network_inputs
 from fer_vit.face.crop import REGIONS
 from fer_vit.face.finder import Crops
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
 
@@ -87,9 +87,8 @@ def graph_facts(net: RegionViT) -> dict[str, Any]:
     """
     settings = net.settings
     facts: dict[str, Any] = {"labels": settings.labels, "heads": {}}
-    for head, outputs in settings.outputs.items():
-        columns = [target_column(head, output) for output in outputs]
-        facts["heads"][head] = {"columns": columns, "unit": HEADS[head].unit}
+    for head, of_head in settings.outputs.by_head.items():
+        facts["heads"][head] = {"columns": [*of_head.columns], "unit": HEADS[head].unit}
     facts.update(asdict(settings.crop))
     facts["regions"] = {}
     if net.layout.num_regions:

@@ -8,7 +8,7 @@ C classes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fer_vit.face.crop import CropSpec
 from fer_vit.geometry import Array
-from fer_vit.heads import EXPRESSION
+from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import (
     ATTENTION,
@@ -335,6 +335,7 @@ def build_model(
     *,
     initialize: bool = True,
     crop: CropSpec | None = None,
+    outputs: Mapping[str, Sequence[str]] | None = None,
     **settings: Any,
 ) -> RegionViT:
     """Builds a RegionViT.
@@ -345,13 +346,16 @@ def build_model(
         initialize: Whether timm draws random weights for the blocks. A network that gets its
             weights from a file needs none.
         crop: How a face becomes a crop, with the size and regions of `config`. None: by default.
+        outputs: The names of the outputs of further heads, by head.
         **settings: Further arguments of `ModelSettings`.
 
     Raises:
         FerVitError: As for `create_backbone`.
     """
     crop = crop or CropSpec(config.img_size, tuple(config.regions))
-    return build_from_parts(config, ModelSettings(list(labels), crop, **settings), initialize)
+    further = HeadOutputs.of_names(outputs or {}, "The model")
+    model_settings = ModelSettings(list(labels), crop, outputs=further, **settings)
+    return build_from_parts(config, model_settings, initialize)
 
 
 def build_from_parts(
@@ -393,8 +397,8 @@ def build_from_parts(
             causal=config.causal,
         )
     heads = nn.ModuleDict()
-    for head, outputs in settings.outputs.items():
-        heads[head] = AdditiveHead(len(outputs), regions, layout, vit.embed_dim)
+    for head, of_head in settings.outputs.by_head.items():
+        heads[head] = AdditiveHead(len(of_head), regions, layout, vit.embed_dim)
     parts = Parts(
         vit=vit,
         normalize=normalize,

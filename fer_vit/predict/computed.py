@@ -3,7 +3,6 @@
 `recognizer.py` adds them to the outputs of the network.
 """
 
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from fer_vit.face.pose import head_pose
 from fer_vit.faces import Faces, Pose
 from fer_vit.geometry import Array, Float32Array, Mask, apply, invert
+from fer_vit.heads import HeadOutputs
 
 BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every model
 
@@ -19,10 +19,10 @@ BLUR_SIDE = 48  # side of the crop in whose pixels blur is measured, for every m
 LAPLACIAN_ERROR = 8
 
 
-def pose_source(outputs: Sequence[str]) -> str:
+def pose_source(outputs: HeadOutputs) -> str:
     """Returns the source of a pose's angles, given the outputs of a model's further heads."""
-    of_head = [name for name in Pose._fields if name in outputs]
-    of_landmarks = [name for name in Pose._fields if name not in outputs]
+    of_head = [name for name in Pose._fields if name in outputs.columns]
+    of_landmarks = [name for name in Pose._fields if name not in outputs.columns]
     if not of_landmarks:
         return "head"
     if not of_head:
@@ -36,7 +36,8 @@ def head_angles(faces: Faces) -> Array:
     Angles are NaN without both.
     """
     angles = np.full((len(faces), len(Pose._fields)), np.nan)
-    by_landmarks = [name for name in Pose._fields if name not in faces.scheme.outputs]
+    columns = faces.scheme.outputs.columns
+    by_landmarks = [name for name in Pose._fields if name not in columns]
     if by_landmarks:
         not_found = faces.not_found  # computed anew by each access
         for row, points in enumerate(faces.landmarks):
@@ -44,8 +45,8 @@ def head_angles(faces: Faces) -> Array:
             if pose is not None and not not_found[row]:
                 angles[row] = pose
     for index, name in enumerate(Pose._fields):
-        if name in faces.scheme.outputs:
-            angles[:, index] = faces.outputs[:, faces.scheme.outputs.index(name)]
+        if name in columns:
+            angles[:, index] = faces.outputs[:, columns.index(name)]
     return angles
 
 

@@ -12,11 +12,10 @@ from fer_vit.angles import mean_direction
 from fer_vit.faces import NO_FACE, Faces
 from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
 from fer_vit.files import atomic_write
-from fer_vit.heads import EXPRESSION, HEADS, MEANS, MOVEMENTS, column_periods, means_of
+from fer_vit.heads import EXPRESSION, MOVEMENTS, NO_OUTPUTS, HeadOutputs, Output
 from fer_vit.report.table import write_fields
 from fer_vit.texts import as_text
 
-MOVEMENT_PREFIX = HEADS[MOVEMENTS].prefix
 MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame
 
 
@@ -29,6 +28,7 @@ class Episode:
     start: float  # seconds
     end: float
     label: str  # the expression, or the column of the movement
+    head: str = EXPRESSION  # or that of movements
     confidence: float = 0.0  # mean over its frames; for a movement, mean intensity
     frames: int = 0
 
@@ -115,24 +115,24 @@ class Person:
 
     def add_output(
         self,
-        column: str,
+        output: Output,
         value: float,
         above: bool,
         seconds: float,
         step: float,
-        period: float | None,
     ) -> None:
         """Adds an output in a frame.
 
         Args:
-            column: The column of the output.
+            output: The output.
             value: The value of the output.
             above: Whether the output is a movement above the threshold.
             seconds: When the frame begins.
             step: How many seconds the frame lasts.
-            period: The period of angles; None: the value is no angle.
         """
+        column = output.column
         if column not in self.means:
+            period = output.kind.period
             self.means[column] = TimeMean() if period is None else AngleMean(period)
         self.means[column].add(value, step)
         if not above:
@@ -140,7 +140,7 @@ class Person:
             return
         if column not in self.current_movements:
             self.current_movements[column] = Episode(
-                self.path, self.track, seconds, seconds, column
+                self.path, self.track, seconds, seconds, column, output.head
             )
             self.movements.append(self.current_movements[column])
         self.current_movements[column].add(value, seconds, step)
@@ -189,12 +189,12 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
 
 
 def frame_of_rows(
-    rows: Sequence[Mapping[str, Any]], seconds: float, columns: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], seconds: float, columns: Iterable[str]
 ) -> CountedFrame:
     """Returns what is counted in a frame, by its rows in a table of `predict`.
 
-    `columns` are the outputs of further heads. The label is taken from the table, because rounded
-    probabilities may be equal, and the label of a face below `--min_confidence` is empty.
+    `columns` are those of outputs of further heads. The label is taken from the table, because
+    rounded probabilities may be equal, and the label of a face below `--min_confidence` is empty.
     """
     faces = [row for row in rows if row.get("face") is not None]
     labels = [row[SMOOTHED_LABEL] for row in faces]
@@ -224,7 +224,7 @@ class People:
     def __init__(
         self,
         min_confidence: float = 0.0,
-        outputs: Sequence[str] = (),
+        outputs: HeadOutputs = NO_OUTPUTS,
         threshold: float | None = None,
     ) -> None:
         """Starts without people.
@@ -232,12 +232,12 @@ class People:
         Args:
             min_confidence: In frames of `add`, a face with a lower smoothed probability has no
                 expression.
-            outputs: The columns of further heads.
+            outputs: The outputs of further heads.
             threshold: The smoothed intensity above which a movement has an interval; None:
                 movements have no intervals.
         """
-        self._outputs = list(outputs)
-        self._periods = column_periods(self._outputs)
+        self._outputs = outputs
+        self._by_column: dict[str, Output] = outputs.by_column(outputs)
         self._threshold = threshold
         # By video, start and end of the frames in seconds, including frames without faces.
         self.spans: dict[str, tuple[float, float]] = {}
@@ -267,7 +267,7 @@ class People:
         if seconds is None:
             self.end()
         else:
-            self._add(frame_of_rows(rows, seconds, self._outputs))
+            self._add(frame_of_rows(rows, seconds, self._outputs.columns))
 
     def _add(self, frame: CountedFrame) -> None:
         if self._frame is not None and self._frame.path == frame.path:
@@ -301,21 +301,15 @@ class People:
                 person.end_episodes()
             person.add(label, confidence, frame.seconds, step)
             for column, value in outputs.items():
-                above = self._is_above(column, value)
-                period = self._periods.get(column)
-                person.add_output(
-                    column=column,
-                    value=value,
-                    above=above,
-                    seconds=frame.seconds,
-                    step=step,
-                    period=period,
-                )
+                output = self._by_column[column]
+                above = self._is_above(output, value)
+                person.add_output(output, value, above, frame.seconds, step)
             person.end_movements(outputs)
         self._tracks_before = set(frame.tracks)
 
-    def _is_above(self, column: str, value: float) -> bool:
-        return is_movement(column) and self._threshold is not None and value > self._threshold
+    def _is_above(self, output: Output, value: float) -> bool:
+        is_movement = output.head == MOVEMENTS
+        return is_movement and self._threshold is not None and value > self._threshold
 
     def write(
         self, path: Path, labels: list[str], overwrite: bool, heads: Sequence[str] = ()
@@ -345,11 +339,11 @@ class People:
                         times[episode.label] += length
                     for label, time in times.items():
                         row[f"time_{label}"] = time / sum(lengths)
-                for column, mean in person.means.items():
-                    row[f"mean_{column}"] = mean.value
-                for name in means_of(person.means):
-                    left, right = MEANS[name]
-                    row[f"mean_{name}"] = (row[f"mean_{left}"] + row[f"mean_{right}"]) / 2
+                means = {column: mean.value for column, mean in person.means.items()}
+                for mean in self._outputs.means:
+                    if mean.left.column in means and mean.right.column in means:
+                        means[mean.name] = mean.of(means)
+                row |= {f"mean_{name}": value for name, value in means.items()}
                 table.write([row])
 
     def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:
@@ -365,11 +359,6 @@ class People:
             if not heads or MOVEMENTS in heads:
                 episodes += person.movements
         return episodes
-
-
-def is_movement(label: str) -> bool:
-    """Returns whether the label of an episode, or a column, names a movement."""
-    return label.startswith(MOVEMENT_PREFIX)
 
 
 def is_textgrid(path: Path) -> bool:
@@ -412,7 +401,7 @@ def format_textgrid(episodes: Sequence[Episode], end: float) -> str:
     tiers: dict[str, list[Episode]] = {}
     for episode in episodes:
         name = f"track {episode.track}"
-        if is_movement(episode.label):  # movements overlap, so each has a tier
+        if episode.head == MOVEMENTS:  # they overlap, so each has a tier
             name = f"{name} {episode.label}"
         tiers.setdefault(name, []).append(episode)
     if not tiers:

@@ -40,7 +40,7 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import Array, Float32Array
-from fer_vit.heads import EXPRESSION, target_column
+from fer_vit.heads import EXPRESSION, POSE, HeadOutputs
 from fer_vit.labels import read_prior
 from fer_vit.predict.computed import head_angles, measure_blur, pose_source, regions_in_photo
 from fer_vit.predict.inputs import Images, as_sources, is_video
@@ -570,23 +570,20 @@ class Recognizer:
         }
 
     @property
-    def outputs(self) -> list[str]:
-        """The columns of the outputs of further heads; each head has one or more outputs."""
-        columns = []
-        for head, names in self.settings.outputs.items():
-            columns += [target_column(head, name) for name in names]
-        return columns
+    def outputs(self) -> HeadOutputs:
+        """The outputs of further heads."""
+        return self.settings.outputs
 
     @property
     def heads(self) -> list[str]:
         """The names of the heads: the expression, the pose, and further heads."""
-        return list_head_names(self.settings.outputs)
+        return list_head_names(self.outputs)
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns the scheme of the faces that this model and a detector predict."""
         return Scheme(
             labels=tuple(self.labels),
-            outputs=tuple(self.outputs),
+            outputs=self.outputs,
             regions=self.crop_spec.regions,
             crop_size=self.crop_spec.size,
             align=self.crop_spec.align,
@@ -598,9 +595,9 @@ class Recognizer:
         )
 
 
-def list_head_names(further: Iterable[str]) -> list[str]:
-    """Returns the names of all heads of a model, given its further heads.
+def list_head_names(outputs: HeadOutputs) -> list[str]:
+    """Returns the names of all heads of a model, given the outputs of further heads.
 
     Each model has an expression and a pose; without a head `pose`, landmarks give the pose.
     """
-    return [EXPRESSION, "pose", *(head for head in further if head != "pose")]
+    return [EXPRESSION, POSE, *(head for head in outputs.by_head if head != POSE)]

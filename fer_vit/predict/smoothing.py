@@ -11,7 +11,7 @@ import numpy as np
 from fer_vit.angles import mean_direction
 from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
-from fer_vit.heads import column_periods
+from fer_vit.heads import HeadOutputs
 
 # Half the width of an average's window in time constants. The window has 99.7% of the weight of a
 # Gaussian, and 95% of the weight of an exponential.
@@ -168,7 +168,7 @@ def _smooth_frame(
         average = np.exp(weights @ logs)  # (C,)
         average[(probabilities[same] == 0).all(0)] = 0  # such as for labels that `classes` excludes
         smoothed[row] = average / average.sum()
-        smoothed_outputs[row] = _average_outputs(outputs[same], weights, faces.scheme.outputs)
+        smoothed_outputs[row] = _average_outputs(faces.scheme.outputs, outputs[same], weights)
     return replace(faces, smoothed=smoothed, smoothed_outputs=smoothed_outputs)
 
 
@@ -190,18 +190,17 @@ def _frame_length(
     return max(min(length, constant), MIN_FRAME_SECONDS)
 
 
-def _average_outputs(outputs: Array, weights: Array, columns: tuple[str, ...]) -> Array:
-    """Returns the weighted means (K,) of outputs (W, K); angles are averaged as directions.
+def _average_outputs(outputs: HeadOutputs, values: Array, weights: Array) -> Array:
+    """Returns the weighted means (K,) of values (W, K); angles are averaged as directions.
 
-    `columns` are the names of the K outputs. Weights (W,) sum to 1. The mean of opposite angles is
-    NaN.
+    Weights (W,) sum to 1. The mean of opposite angles is NaN.
     """
-    means = np.asarray(weights @ outputs)
-    periods = column_periods(columns)
-    for index, column in enumerate(columns):
-        if column in periods:
-            radians = outputs[:, index] * (2 * np.pi / periods[column])
+    means = np.asarray(weights @ values)
+    for index, output in enumerate(outputs):
+        period = output.kind.period
+        if period is not None:
+            radians = values[:, index] * (2 * np.pi / period)
             sine = weights @ np.sin(radians)
             cosine = weights @ np.cos(radians)
-            means[index] = mean_direction(sine, cosine, periods[column])
+            means[index] = mean_direction(sine, cosine, period)
     return means

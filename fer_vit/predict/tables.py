@@ -19,6 +19,7 @@ from fer_vit.face.detectors import detector_name
 from fer_vit.faces import READ_STATUSES, SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
+from fer_vit.heads import HeadOutputs
 from fer_vit.listing import system_entry
 from fer_vit.numbered import PART, numbered_name
 from fer_vit.predict.inputs import is_video
@@ -292,11 +293,11 @@ def check_unchanged(
             )
 
 
-def _read_people(tables: Iterable[Path], outputs: Outputs, columns: Sequence[str]) -> People:
-    """Reads the people in videos from finished tables; `columns` are outputs of further heads."""
+def _read_people(tables: Iterable[Path], outputs: Outputs, of_model: HeadOutputs) -> People:
+    """Reads the people in videos from finished tables of a model."""
     import pyarrow.parquet as pq
 
-    people = People(outputs=columns, threshold=outputs.threshold)
+    people = People(outputs=of_model, threshold=outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))

@@ -11,6 +11,7 @@ As distributed:
     val_set                            the same
 """
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tqdm import tqdm
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.files import open_input
+from fer_vit.heads import HeadOutputs, Output
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.splits import hold_out
@@ -33,7 +35,7 @@ FOLDERS: dict[str, Split] = {"train_set": "train", "val_set": "test"}
 SUFFIX = "_exp.npy"
 
 # The endings of the files with the targets of the head `affect`.
-AFFECT = {"valence": "_val.npy", "arousal": "_aro.npy"}
+AFFECT = {Output("affect", "valence"): "_val.npy", Output("affect", "arousal"): "_aro.npy"}
 
 UNKNOWN = -2.0  # the value of a valence or an arousal that was not annotated
 
@@ -69,10 +71,8 @@ def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
         )
     notes.append("AffectNet's val_set is the test split here.")
 
-    outputs = {}
-    affect = [name for name in AFFECT if any(name in row.targets for row in rows)]
-    if affect:
-        outputs["affect"] = affect
+    affect = [output for output in AFFECT if any(output.column in row.targets for row in rows)]
+    outputs = HeadOutputs(tuple(affect))
     return hold_out(Reading(labels, rows, dropped, notes, outputs))
 
 
@@ -103,10 +103,11 @@ def _read_split_folder(
             continue
         row = Row(root / name, name, split, label)
         for output, ending in AFFECT.items():
-            if f"{stem}{ending}" in files:
-                value = _read_affect(annotations / f"{stem}{ending}")
+            file = f"{stem}{ending}"
+            if file in files:
+                value = _read_affect(annotations / file, output)
                 if value is not None:
-                    row.targets[output] = value
+                    row.targets[output.column] = value
         rows.append(row)
     return rows, dropped
 
@@ -119,13 +120,13 @@ def _read_label(path: Path) -> str:
     return LABELS[int(number)]
 
 
-def _read_affect(path: Path) -> float | None:
+def _read_affect(path: Path, output: Output) -> float | None:
     """Returns a valence or an arousal; None for an unknown one."""
-    expected = "one number from -1 to 1"
+    expected = output.range_in_words()
     value = _read_number(path, expected)
     if value == UNKNOWN:
         return None
-    if not -1 <= value <= 1:
+    if math.isnan(value) or output.out_of_range(np.asarray(value)):
         raise _wrong(path, expected, value)
     return value
 

@@ -12,6 +12,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, check_number, check_whole
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, clear_remains_of
+from fer_vit.heads import NO_OUTPUTS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
@@ -73,7 +74,7 @@ def read(
             if heads:
                 row.targets = drawing.targets
             rows.append(row)
-    return Reading(EXPRESSIONS, rows, outputs=DRAWN_OUTPUTS if heads else {})
+    return Reading(EXPRESSIONS, rows, outputs=DRAWN_OUTPUTS if heads else NO_OUTPUTS)
 
 
 def label_of(number: int, heads: bool) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import REGIONS
 from fer_vit.geometry import Array
-from fer_vit.heads import target_column
+from fer_vit.heads import MOVEMENTS, HeadOutputs, Output
 
 Appearance = dict[str, float]
 
@@ -144,11 +144,10 @@ DRAWN_MOVEMENTS = (
     "mouthCornerUpRight",
 )
 
-DRAWN_OUTPUTS = {
-    "movements": list(DRAWN_MOVEMENTS),
-    "pose": ["yaw", "roll"],
-    "affect": ["valence", "arousal"],
-}
+DRAWN_OUTPUTS = HeadOutputs.of_names(
+    {MOVEMENTS: DRAWN_MOVEMENTS, "pose": ["yaw", "roll"], "affect": ["valence", "arousal"]},
+    "drawn",
+)
 
 
 def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
@@ -172,10 +171,10 @@ def draw_targets(look: Appearance, movements: Parameters) -> dict[str, float]:
         "mouthOpen": ("mouth_opening", 1),
         corner: ("mouth_asymmetry", 1),
     }
-    targets = {target_column("movements", name): 0.0 for name in DRAWN_MOVEMENTS}
+    targets = dict.fromkeys(DRAWN_OUTPUTS.of_head(MOVEMENTS).columns, 0.0)
     for name, (parameter, end) in sources.items():
         intensity = getattr(movements, parameter) / MOVEMENT_RANGES[parameter][end]
-        targets[target_column("movements", name)] = float(np.clip(intensity, 0, 1))
+        targets[Output(MOVEMENTS, name).column] = float(np.clip(intensity, 0, 1))
     targets["yaw"] = YAW_DEGREES * look["yaw"]
     targets["roll"] = look["roll"]
     targets["valence"] = float(np.clip(movements.mouth_curve - movements.mouth_sneer, -1, 1))

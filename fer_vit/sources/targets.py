@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from fer_vit.errors import FerVitError, TableError, short, suggest
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, MOVEMENTS, POSE, outputs_of, target_column
+from fer_vit.heads import HEADS, MOVEMENTS, POSE, HeadOutputs, Output, find_output
 from fer_vit.tables.cells import BadCellError, read_names, read_numbers, read_paths
 from fer_vit.tables.images import (
     AngleUnit,
@@ -73,23 +73,17 @@ class Column:
     """A column of targets."""
 
     name: str  # the name in the table
-    head: str
-    output: str
+    output: Output
     action_unit: bool = False
     # the divisor of the numbers; None: the numbers, or the caller, decide
     scale: float | None = None
 
     @property
-    def target(self) -> str:
-        """The name of the column in a manifest."""
-        return target_column(self.head, self.output)
-
-    @property
     def unannotated(self) -> tuple[float, ...]:
         """The codes for a face without annotation."""
-        if self.head == MOVEMENTS and not self.action_unit:
+        if self.output.head == MOVEMENTS and not self.action_unit:
             return ()
-        return UNANNOTATED.get(self.head, ())
+        return UNANNOTATED.get(self.output.head, ())
 
 
 @dataclass(frozen=True)
@@ -104,9 +98,9 @@ class TargetTable:
     rows: dict[str, int] = field(default_factory=dict)  # the index of the row of each photo by name
 
     @property
-    def outputs(self) -> dict[str, list[str]]:
-        """The names of the outputs by head."""
-        return outputs_of([*self.values])
+    def outputs(self) -> HeadOutputs:
+        """The outputs with targets."""
+        return HeadOutputs.among(self.values)
 
     def matched(self, photos: Sequence[str]) -> "TargetTable":
         """Returns the table with the rows of photos by name, and a note about rows without one.
@@ -195,14 +189,14 @@ def find_columns(table: Table) -> tuple[list[Column], list[str]]:
         column = read_column(name)
         if column is None:
             continue
-        target = column.target.casefold()
+        target = column.output.column.casefold()
         other = by_target.setdefault(target, column)
         if other == column:
             continue
         if {other.scale, column.scale} != {*OPENFACE_MAXIMA.values()}:
             raise TableError(
                 f"{table.path}, row of the names: the columns `{other.name}` and `{name}` are both "
-                f"{column.target}. Remove one."
+                f"{column.output.column}. Remove one."
             )
         occurrence, intensity = sorted((other, column), key=lambda one: one.scale or 0)
         by_target[target] = intensity
@@ -221,14 +215,13 @@ def read_column(name: str) -> Column | None:
     unit = ACTION_UNIT.fullmatch(name)
     if unit:
         side = SIDE_WORDS.get((unit["side"] or "").lower()[:1], "")
-        output = f"AU{int(unit['number']):02d}{side}"
+        output = Output(MOVEMENTS, f"AU{int(unit['number']):02d}{side}")
         scale = OPENFACE_MAXIMA.get(unit["kind"])
-        return Column(name, MOVEMENTS, output, action_unit=True, scale=scale)
+        return Column(name, output, action_unit=True, scale=scale)
     for spelled in (name, name.lower()):
-        for head, outputs in outputs_of([spelled]).items():
-            (output,) = outputs
-            if output:  # "" for the name `move_`
-                return Column(name, head, output, scale=1.0)
+        found = find_output(spelled)
+        if found and found.name:  # "" for the column `move_`
+            return Column(name, found, scale=1.0)
     return None
 
 
@@ -248,7 +241,7 @@ def _read_values(
     if not_annotated:
         notes.append(f"{file}: {counted(not_annotated, 'target')} marked as not annotated.")
 
-    unscaled = {column.name: values[column] for column in columns if column.scale is None}
+    unscaled = {column: values[column] for column in columns if column.scale is None}
     if unscaled:
         au_scale = au_scale or _action_unit_scale(table, unscaled)
         meaning = INTENSITIES
@@ -258,15 +251,13 @@ def _read_values(
     intense = [column for column in columns if column.scale == MAX_INTENSITY]
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
-    angles = {column.name: values[column] for column in columns if column.head == POSE}
+    angles = {column.name: values[column] for column in columns if column.output.head == POSE}
     divisors = {POSE: angle_divisor(table.source, angles, angle_unit)}
     for column in columns:
         divisor = column.scale or au_scale or 1
-        divisor = divisors.get(column.head, divisor)
-        head = HEADS[column.head]
-        low = divisor * head.low
-        high = divisor * head.high
-        check_target_range(table.source, column.name, values[column], low, high)
+        divisor = divisors.get(column.output.head, divisor)
+        head = column.output.kind
+        check_target_range(table.source, column.name, values[column], column.output, divisor)
         values[column] = values[column] / divisor
         known = values[column][~np.isnan(values[column])]
         if head.scale == "signed" and known.any() and known.min() >= 0:
@@ -299,9 +290,10 @@ def _name_targets(
     for column, numbers in values.items():
         if column.name in empty:
             continue
-        targets[column.target] = numbers
-        if column.name != column.target:
-            renamed.append(f"{column.name} as {column.target}")
+        target = column.output.column
+        targets[target] = numbers
+        if column.name != target:
+            renamed.append(f"{column.name} as {target}")
     if renamed:
         notes.append(f"{file}: read {list_names(renamed, limit=40)}.")
     return targets, notes
@@ -328,21 +320,22 @@ def _read_annotations(table: Table, columns: Sequence[Column]) -> tuple[dict[Col
     return values, num_unannotated
 
 
-def _action_unit_scale(table: Table, columns: Mapping[str, Array]) -> AuScale:
-    """Returns the scale of the values (N,) of action units, by the name of the column.
+def _action_unit_scale(table: Table, columns: Mapping[Column, Array]) -> AuScale:
+    """Returns the scale of the values (N,) of action units, by column.
 
     Raises TableError for a value out of any scale, or a column whose scale does not follow from the
     numbers.
     """
-    for name, values in columns.items():
-        check_target_range(table.source, name, values, 0.0, MAX_INTENSITY)
-    above_one = [name for name, values in columns.items() if (values > 1).any()]
-    for name, values in columns.items():
+    for column, values in columns.items():
+        check_target_range(table.source, column.name, values, column.output, MAX_INTENSITY)
+    above_one = [column for column, values in columns.items() if (values > 1).any()]
+    for column, values in columns.items():
+        name = column.name
         known = values[~np.isnan(values)]
         binary = np.isin(known, (0, 1)).all()
         if above_one and binary and (known == 1).any():
             raise TableError(
-                f"{table.path}: `{name}` has only 0 and 1, but `{above_one[0]}` goes up to "
+                f"{table.path}: `{name}` has only 0 and 1, but `{above_one[0].name}` goes up to "
                 f"{np.nanmax(columns[above_one[0]]):g}. If both are intensities from 0 to 5, add "
                 f"`--au_scale 5`; if `{name}` is an occurrence, rename the column to `{name}_c`."
             )

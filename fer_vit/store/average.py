@@ -60,7 +60,7 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
     # these were fitted to, or measured with, the weights of one model
     first.settings.temperature = 1.0
     first.settings.thresholds = {}
-    first.settings.r = {}
+    first.settings.outputs = first.settings.outputs.with_r({})
     first.adjust((), 0)
     return first
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from fer_vit.errors import FerVitError, TableError, short
 from fer_vit.faces import Objects
-from fer_vit.fields import is_output, is_owned
+from fer_vit.fields import is_owned
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, POSE, head_of
+from fer_vit.heads import POSE, HeadOutputs, Output
 from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
 from fer_vit.tables.layout import PATH
@@ -55,9 +55,9 @@ def read_truth_table(
     unclear.
     """
     table = read_table(path)
-    output_names = [name for name in table.names if is_output(name)]
+    outputs = HeadOutputs.among(table.names)
     # a table that has only targets needs no labels
-    needs_label = "label" in table.names or not output_names
+    needs_label = "label" in table.names or not outputs
     needed = ["label"] if needs_label else []
     images = _read_image_table(table, needed, labels)
 
@@ -72,7 +72,7 @@ def read_truth_table(
     columns = {}
     ignored = []
     for name, cells in images.columns.items():
-        if name in output_names:
+        if name in outputs.columns:
             continue
         columns[name] = cells
         if name != "label" and is_owned(name, labels):
@@ -86,7 +86,7 @@ def read_truth_table(
     return Truth(
         paths=images.paths,
         votes=votes,
-        outputs=_read_target_columns(table, output_names, angle_unit),
+        outputs=_read_target_columns(table, outputs, angle_unit),
         columns=columns,
         notes=notes,
     )
@@ -144,29 +144,29 @@ def check_distinct(source: Source, paths: Objects) -> None:
 
 
 def _read_target_columns(
-    table: Table, names: Sequence[str], angle_unit: AngleUnit | None
+    table: Table, outputs: HeadOutputs, angle_unit: AngleUnit | None
 ) -> dict[str, Array]:
     """Returns the targets (M,) of columns, NaN where empty.
 
     Raises FerVitError for a target that is out of range, or an unclear unit.
     """
-    decimal_mark = table.decimal_mark(names)
+    decimal_mark = table.decimal_mark(outputs.columns)
     targets = {}
-    for name in names:
-        head = HEADS[head_of(name)]
+    for output in outputs:
+        name = output.column
         try:
             targets[name] = read_numbers(table[name], decimal_mark)
         except BadCellError as error:
-            expected = f"a number from {head.low:g} to {head.high:g}"
+            expected = output.range_in_words()
             raise bad_target(table.source, name, error.row, expected, error.cell) from error
 
-    angles = {name: values for name, values in targets.items() if head_of(name) == POSE}
+    angles = {name: targets[name] for name in outputs.of_head(POSE).columns}
     divisor_of_angles = angle_divisor(table.source, angles, angle_unit)
-    for name, values in targets.items():
-        head = HEADS[head_of(name)]
-        divisor = divisor_of_angles if name in angles else 1.0
-        check_target_range(table.source, name, values, divisor * head.low, divisor * head.high)
-        targets[name] = values / divisor
+    for output in outputs:
+        name = output.column
+        divisor = divisor_of_angles if output.head == POSE else 1.0
+        check_target_range(table.source, name, targets[name], output, divisor)
+        targets[name] = targets[name] / divisor
     return targets
 
 
@@ -187,13 +187,17 @@ def angle_divisor(source: Source, angles: Mapping[str, Array], unit: AngleUnit |
     return DIVISORS[unit or "degrees"]
 
 
-def check_target_range(source: Source, name: str, values: Array, low: float, high: float) -> None:
-    """Raises TableError when a target (M,) of the column `name` is below `low` or above `high`."""
-    wrong = (values < low) | (values > high)
+def check_target_range(
+    source: Source, name: str, values: Array, output: Output, scale: float
+) -> None:
+    """Raises TableError when a target (M,) of an output, times `scale`, is out of range.
+
+    The targets are in the column `name`.
+    """
+    wrong = output.out_of_range(values, scale)
     if wrong.any():
         row = int(wrong.argmax())
-        expected = f"a number from {low:g} to {high:g}"
-        raise bad_target(source, name, row, expected, values[row])
+        raise bad_target(source, name, row, output.range_in_words(scale), values[row])
 
 
 def bad_target(source: Source, name: str, row: int, expected: str, cell: object) -> TableError:

@@ -9,8 +9,9 @@ import numpy as np
 
 from fer_vit.errors import TableError
 from fer_vit.faces import Objects, as_objects
-from fer_vit.fields import PROBABILITY, SMOOTHED_LABEL, is_feature, is_output, table_columns
+from fer_vit.fields import PROBABILITY, SMOOTHED_LABEL, is_feature, table_columns
 from fer_vit.geometry import Array, Mask
+from fer_vit.heads import HeadOutputs
 from fer_vit.report.table import LABELS_FACT
 from fer_vit.tables.cells import (
     BadCellError,
@@ -65,7 +66,7 @@ def read_predicted(path: Path) -> PredictedTable:
     table = read_table_or_folder(path)
     table.check_columns(PATH, "confidence")
     labels = find_labels(table)
-    outputs = [name for name in table.names if is_output(name)]
+    outputs = HeadOutputs.among(table.names)
     types = table_columns(labels, videos=True, outputs=outputs)
 
     number_names = [name for name in table.names if types.get(name) in (int, float)]

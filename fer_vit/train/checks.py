@@ -6,7 +6,7 @@ import numpy as np
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.heads import EXPRESSION, HEADS, target_column
+from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
 from fer_vit.train.outputs import SharedOutputs
 from fer_vit.wording import list_names
@@ -28,9 +28,9 @@ def check_learnable(
     targets = train.head_targets()
     for head, shared in trained.items():
         empty = []
-        for name, column in zip(shared.outputs, shared.of_data, strict=True):
-            if np.isnan(targets[head][:, column]).all():
-                empty.append(target_column(head, name))
+        for output, index in zip(shared.outputs, shared.of_data, strict=True):
+            if np.isnan(targets[head][:, index]).all():
+                empty.append(output.column)
         if empty:
             raise FerVitError(
                 f"{manifest.path}: expected training faces with targets of {head}, but they "

@@ -80,7 +80,7 @@ class FaceDataModule(L.LightningDataModule):
         if unlabelled and not len(self.manifest.split("val")):
             self.manifest = self.manifest.hold_out(0.02)
         self.labels = list(self.manifest.labels)
-        self.outputs = self.manifest.outputs
+        self.outputs = self.manifest.outputs.plain
         self.partial = False  # whether rows may lack a label, as the task allows
         self.position: dict[str, Any] = {}
 

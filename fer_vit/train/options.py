@@ -290,7 +290,7 @@ def checkpoint_settings(checkpoint: dict[str, Any], path: Path, custom: bool = F
         if name not in ("labels", "outputs"):
             settings[name] = value
     if model.settings.labels:
-        settings["heads"] = model.settings.outputs  # the data may have targets of other heads
+        settings["heads"] = model.settings.outputs.plain  # the data may have targets of other heads
     return as_options(settings, model.config)
 
 

@@ -1,10 +1,10 @@
 """The outputs of further heads that model and data share, and the weights of their losses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fer_vit.errors import FerVitError, short
-from fer_vit.heads import HEADS, merge_outputs
+from fer_vit.heads import HEADS, HeadOutputs
 
 MAX_WEIGHT = 1e6  # largest weight of a head's loss
 
@@ -12,27 +12,12 @@ MAX_WEIGHT = 1e6  # largest weight of a head's loss
 class SharedOutputs(NamedTuple):
     """The outputs of a head that both the model and the data have."""
 
-    outputs: list[str]
+    outputs: HeadOutputs
     of_model: list[int]  # their indices among the outputs of the model
     of_data: list[int]  # their indices among the outputs of the data
 
 
-def share_outputs(
-    model: Mapping[str, Sequence[str]], data: Mapping[str, Sequence[str]]
-) -> dict[str, SharedOutputs]:
-    """Returns the outputs that a model and data share, by head."""
-    shared = {}
-    for head, outputs in model.items():
-        columns = list(data.get(head, ()))
-        common = [output for output in outputs if output in columns]
-        if common:
-            of_model = [list(outputs).index(output) for output in common]
-            of_data = [columns.index(output) for output in common]
-            shared[head] = SharedOutputs(common, of_model, of_data)
-    return shared
-
-
-def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) -> dict[str, float]:
+def choose_heads(data: HeadOutputs, weights: Mapping[str, float]) -> dict[str, float]:
     """Returns the weight of each trained head; raises FerVitError if the data lacks a head."""
     for head, weight in weights.items():
         if not 0 <= weight <= MAX_WEIGHT:
@@ -40,37 +25,37 @@ def choose_heads(outputs: Mapping[str, object], weights: Mapping[str, float]) ->
                 f"Expected the weight of {head} in `--model.head_weights` to be from 0 to "
                 f"{MAX_WEIGHT:g}, but got {short(weight)}."
             )
-        if head not in outputs:
-            actual = ", ".join(outputs) or "no further head"
+        if head not in data.by_head:
+            actual = ", ".join(data.by_head) or "no further head"
             raise FerVitError(
                 f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
                 f"{actual}."
             )
-    chosen = {head: weights.get(head, HEADS[head].weight) for head in outputs}
+    chosen = {head: weights.get(head, HEADS[head].weight) for head in data.by_head}
     return {head: weight for head, weight in chosen.items() if weight}
 
 
 class HeadPlan(NamedTuple):
     """The further heads of a model, and which of their outputs are trained."""
 
-    outputs: dict[str, list[str]]  # outputs of the model by head
+    outputs: HeadOutputs  # of the model
     shared_outputs: dict[str, SharedOutputs]  # outputs of both model and data by head
     weights: dict[str, float]  # weight of the loss of each trained head
 
 
 def plan_heads(
-    outputs: Mapping[str, Sequence[str]] | None,
-    data: Mapping[str, Sequence[str]],
-    start: Mapping[str, Sequence[str]],
+    outputs: HeadOutputs | None,
+    data: HeadOutputs,
+    start: HeadOutputs,
     weights: Mapping[str, float],
 ) -> HeadPlan:
     """Returns the heads of a model in training.
 
     Args:
-        outputs: The model's outputs by head. None: the outputs of `start`, and of the heads that
-            are trained.
-        data: The outputs by head for which the data has targets.
-        start: The outputs by head of the model from which the training starts.
+        outputs: The model's outputs. None: the outputs of `start`, and of the heads that are
+            trained.
+        data: The outputs for which the data has targets.
+        start: The outputs of the model from which the training starts.
         weights: The weights of the losses by head. Default: as in `HEADS`. 0 leaves a head out.
 
     Raises:
@@ -78,10 +63,14 @@ def plan_heads(
     """
     trained = choose_heads(data, weights)
     if outputs is None:
-        outputs = merge_outputs(start, {head: data[head] for head in trained})
-    shared = share_outputs(outputs, data)
+        outputs = start.merged(data.of_head(*trained))
+    shared = {}
+    for head, of_head in outputs.shared(data).by_head.items():
+        of_model = of_head.indices_in(outputs.of_head(head))
+        of_data = of_head.indices_in(data.of_head(head))
+        shared[head] = SharedOutputs(of_head, of_model, of_data)
     return HeadPlan(
-        outputs={head: list(names) for head, names in outputs.items()},
+        outputs=outputs,
         shared_outputs=shared,
         weights={head: weight for head, weight in trained.items() if head in shared},
     )

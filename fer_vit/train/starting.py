@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from fer_vit.errors import FerVitError, check_number, suggest
 from fer_vit.face.crop import DEFAULT_REGIONS
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts, build_model
@@ -70,8 +71,8 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
     check_finite({key: state[key] for key in copied}, start.name)
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
     _copy_tensors(match.target, state, copied, rows, by_label)
-    for head, outputs in net.settings.outputs.items():
-        start_outputs = start.settings.outputs.get(head, [])
+    for head, outputs in net.settings.outputs.by_head.items():
+        start_outputs = start.settings.outputs.of_head(head)
         _copy_outputs(net.heads[head], head, outputs, start_outputs, state)
 
     classes = _describe_classes(net.settings.labels, rows)
@@ -215,19 +216,19 @@ def _copy_tensors(
 def _copy_outputs(
     layer: Module,
     head: str,
-    outputs: Sequence[str],
-    start_outputs: Sequence[str],
+    outputs: HeadOutputs,
+    start_outputs: HeadOutputs,
     state: dict[str, Tensor],
 ) -> None:
     """Copies the common outputs of a head from another network if regions and width are equal.
 
     `outputs` are the outputs of `layer`; `start_outputs` and `state` belong to the other network.
     """
-    kept = [name for name in outputs if name in start_outputs]
+    kept = outputs.shared(start_outputs)
     if not kept:
         return
-    rows = [outputs.index(name) for name in kept]
-    start_rows = [start_outputs.index(name) for name in kept]
+    rows = kept.indices_in(outputs)
+    start_rows = kept.indices_in(start_outputs)
     for name, value in layer.state_dict().items():
         before = state.get(f"heads.{head}.{name}")
         if before is not None and before.shape[:-1] == value.shape[:-1]:
@@ -299,7 +300,7 @@ def create_model(
     new_settings = replace(start.settings, crop=crop)
     if labels != start.settings.labels:
         # not the temperature, prior and thresholds, which were fitted to the former labels
-        new_settings = ModelSettings(labels, crop, outputs=start.settings.outputs)
+        new_settings = ModelSettings(labels, crop, outputs=start.settings.outputs.with_r({}))
     net = build_from_parts(config, new_settings)
     if pretrained:
         level = logging.WARNING if _new_tensors(net, start.state) else logging.INFO

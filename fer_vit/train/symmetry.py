@@ -15,7 +15,7 @@ from torch import Tensor
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import mirror, region_boxes
 from fer_vit.geometry import TEMPLATE, Array
-from fer_vit.heads import EXPRESSION, HEADS, one_sided
+from fer_vit.heads import EXPRESSION, HEADS, NO_OUTPUTS, HeadOutputs, one_sided
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.model.tokens import TokenLayout
@@ -46,9 +46,10 @@ class Symmetry(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Makes the weights symmetric; raises FerVitError if the network or the run cannot be."""
         net: Any = pl_module.net
-        for head, names in net.settings.outputs.items():
-            _check_sides(head, names)
-        difference = asymmetry(net.config, net.settings.outputs)
+        outputs: HeadOutputs = net.settings.outputs
+        for head, of_head in outputs.by_head.items():
+            _check_sides(head, of_head.names)
+        difference = asymmetry(net.config, outputs)
         if not difference < TOLERANCE:  # also NaN
             raise FerVitError(
                 "This network cannot be symmetric: mirroring a crop changes its outputs by "
@@ -150,7 +151,7 @@ def mirror_kernel(name: str, x: Tensor, net: RegionViT) -> Tensor:
 def mirror_head(name: str, x: Tensor, net: RegionViT) -> Tensor:
     """Mirrors the channels and outputs of a parameter (..., D, K) or (K,) of a further head."""
     head = name.split(".")[1]
-    source, sign = HEADS[head].mirror(net.settings.outputs[head])
+    source, sign = HEADS[head].mirror(net.settings.outputs.of_head(head).names)
     if x.ndim > 1:
         x = swap_halves(x, (-2,))
     return x[..., source] * x.new_tensor(sign)
@@ -214,7 +215,7 @@ def swap_halves(x: Tensor, axes: Iterable[int]) -> Tensor:
 
 
 @torch.no_grad()
-def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | None = None) -> float:
+def asymmetry(config: RegionViTConfig, outputs: HeadOutputs = NO_OUTPUTS) -> float:
     """Returns the largest change of outputs when a random crop is mirrored.
 
     The unit is the root mean square of the outputs. Raw values of further heads count, too: left
@@ -222,7 +223,7 @@ def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | No
     symmetric weights; with small weights, near-uniform attention would mask an asymmetry.
     """
     rng = np.random.default_rng(0)
-    net = _random_symmetric_net(config, outputs or {}, rng)
+    net = _random_symmetric_net(config, outputs, rng)
     images, boxes = _mirrored_pair(config, rng)
 
     changes = []
@@ -230,7 +231,7 @@ def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | No
         face, mirrored = values.unbind()
         expected = mirrored
         if head != EXPRESSION:
-            source, sign = HEADS[head].mirror(net.settings.outputs[head])
+            source, sign = HEADS[head].mirror(outputs.of_head(head).names)
             expected = mirrored[source] * mirrored.new_tensor(sign)
         scale = torch.stack([face, mirrored]).square().mean().sqrt()
         changes.append(float((face - expected).abs().max() / scale))
@@ -238,12 +239,12 @@ def asymmetry(config: RegionViTConfig, outputs: Mapping[str, Sequence[str]] | No
 
 
 def _random_symmetric_net(
-    config: RegionViTConfig, outputs: Mapping[str, Sequence[str]], rng: np.random.Generator
+    config: RegionViTConfig, outputs: HeadOutputs, rng: np.random.Generator
 ) -> RegionViT:
     """Builds a network of one block with large random weights, and makes them symmetric."""
     small = replace(config, depth=1, keep_rate=(), pretrained=False)
     with torch.random.fork_rng(devices=[]):
-        net = build_model(small, ["a", "b", "c"], outputs=dict(outputs)).eval()
+        net = build_model(small, ["a", "b", "c"], outputs=outputs.plain).eval()
     state = net.state_dict()
     for value in state.values():
         if value.ndim > 1:

@@ -21,7 +21,7 @@ from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align, rotation
-from fer_vit.heads import EXPRESSION, HEADS, nearest_to, rotate_unchanged, values_in_photo
+from fer_vit.heads import EXPRESSION, HEADS, NO_OUTPUTS, HeadOutputs, rotate_unchanged
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -165,9 +165,11 @@ class FERTask(RegionViTModule):
         crop = choose_crop(network, align, template, start)
 
         # the further heads, and which of their outputs are trained
-        start_outputs = start.settings.outputs if start else {}
-        plan = plan_heads(heads, outputs or {}, start_outputs, head_weights or {})
-        self.heads_of_data = [*(outputs or {})]
+        of_data = HeadOutputs.of_names(outputs or {}, "The data")
+        of_model = None if heads is None else HeadOutputs.of_names(heads, "The model")
+        of_start = start.settings.outputs if start else NO_OUTPUTS
+        plan = plan_heads(of_model, of_data, of_start, head_weights or {})
+        self.heads_of_data = [*of_data.by_head]
         self.shared_outputs = plan.shared_outputs
         self.loss_weights = plan.weights  # weight of the loss of each trained further head
 
@@ -178,17 +180,17 @@ class FERTask(RegionViTModule):
             align=crop.align,
             template=crop.template,
             init=None,
-            outputs=plan.outputs,
+            outputs=plan.outputs.plain,
             heads=None,
         )
 
         # the net, and the models that teach it
-        self.net = build_model(network, labels, crop=crop, outputs=plan.outputs)
+        self.net = build_model(network, labels, crop=crop, outputs=plan.outputs.plain)
         self.teachers = Teachers(teachers or [], self.net)
         self.start_teacher: StartTeacher | None = None
         if start:
             log_once(take_weights(self.net, start))
-            trained = {head: self.shared_outputs[head].outputs for head in self.loss_weights}
+            trained = plan.outputs.shared(of_data.of_head(*self.loss_weights))
             self.start_teacher = create_start_teacher(self.net, start, trained)
 
         # the frozen parts: without gradients, and `train` keeps them in evaluation mode
@@ -278,11 +280,11 @@ class FERTask(RegionViTModule):
         """Converts values and targets (B, K) from the crop to the photo, as `predict` does."""
         if HEADS[head].rotate is rotate_unchanged:
             return values, target
-        names = self.shared_outputs[head].outputs
+        outputs = self.shared_outputs[head].outputs
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
-        truth = values_in_photo(head, names, target.cpu().numpy(), degrees)
-        turned = values_in_photo(head, names, values.cpu().numpy(), degrees)
-        near = nearest_to(head, turned, truth)
+        truth = outputs.in_photo(target.cpu().numpy(), degrees)
+        turned = outputs.in_photo(values.cpu().numpy(), degrees)
+        near = HEADS[head].near(turned, truth)
         return torch.from_numpy(near).to(values), torch.from_numpy(truth).to(target)
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -405,7 +407,7 @@ class FERTask(RegionViTModule):
             tables.append(write_expression(folder, self.stage, self.labels, counts, recall))
         for head, metrics in self.head_metrics.items():
             preds, target = metrics.collected()
-            names = self.shared_outputs[head].outputs
+            names = self.shared_outputs[head].outputs.names
             tables.append(write_outputs(folder, self.stage, head, names, preds, target))
         log_once("\n\n".join(tables))
         log_once(f"Tables and pictures: {folder}")

@@ -3,7 +3,7 @@
 B images, C classes, K outputs of a head.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fer_vit.data.dataset import Batch
 from fer_vit.errors import FerVitError
+from fer_vit.heads import HeadOutputs
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.store.folder import build_network, load_network
@@ -60,22 +61,21 @@ class StartTeacher:
     not part of a checkpoint.
     """
 
-    def __init__(
-        self, network: RegionViT, student: RegionViT, trained: Mapping[str, Collection[str]]
-    ) -> None:
-        """Chooses the outputs to teach: common outputs of both models, except `trained` by head."""
+    def __init__(self, network: RegionViT, student: RegionViT, trained: HeadOutputs) -> None:
+        """Chooses the outputs to teach: common outputs of both models, except `trained`."""
         self.network = network
         # By head, the index of each output in the start model; -1: the output is not taught.
         self.sources: dict[str, list[int]] = {}
         self.difference = find_difference(network, student)
         if self.difference:
             return
-        for head, names in student.settings.outputs.items():
-            start_outputs = network.settings.outputs.get(head, [])
-            taught = [name for name in start_outputs if name not in trained.get(head, ())]
-            sources = [start_outputs.index(name) if name in taught else -1 for name in names]
-            if taught:
-                self.sources[head] = sources
+        for head, of_head in student.settings.outputs.by_head.items():
+            of_start = network.settings.outputs.of_head(head)
+            index = {name: place for place, name in enumerate(of_start.names)}
+            for name in trained.of_head(head).names:
+                index.pop(name, None)
+            if index:
+                self.sources[head] = [index.get(name, -1) for name in of_head.names]
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> dict[str, Tensor]:
@@ -159,14 +159,14 @@ def _view(net: RegionViT, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def create_start_teacher(
-    net: RegionViT, start: StoredModel, trained: Mapping[str, Sequence[str]]
+    net: RegionViT, start: StoredModel, trained: HeadOutputs
 ) -> StartTeacher | None:
     """Returns the model from which a training starts, if it teaches outputs of further heads.
 
     Args:
         net: The network that is trained.
         start: The model from which the training starts.
-        trained: The outputs, by head, that are trained with targets of the data.
+        trained: The outputs that are trained with targets of the data.
     """
     if not start.settings.outputs:
         return None
@@ -174,7 +174,7 @@ def create_start_teacher(
     if teacher.sources:
         log_once(f"{start.name} teaches the heads without targets: {', '.join(teacher.sources)}.")
         return teacher
-    if teacher.difference and set(net.settings.outputs) - set(trained):
+    if teacher.difference and set(net.settings.outputs.by_head) - set(trained.by_head):
         log_once(
             f"{start.name} does not teach the heads without targets: its "
             f"{teacher.difference.name} is another. Their values drift."

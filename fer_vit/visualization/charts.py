@@ -13,17 +13,7 @@ import numpy as np
 
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
-from fer_vit.heads import (
-    HEADS,
-    POSE,
-    WEAK,
-    Head,
-    in_words,
-    output_titles,
-    outputs_of,
-    target_column,
-    weak_columns,
-)
+from fer_vit.heads import HEADS, POSE, WEAK, Head, HeadOutputs, in_words, output_titles
 from fer_vit.losses import LOSSES, identity
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.predict.recognizer import Recognizer
@@ -71,7 +61,7 @@ def fixed_head(model: Recognizer, name: str) -> Json:
     The mark of an output is `WEAK` or empty. Only a head that names its outputs has meanings.
     Returns None if the model has no such head.
     """
-    outputs = list(model.net.settings.outputs.get(name, ()))
+    outputs = model.outputs.of_head(name)
     if not outputs:
         return None
     head = HEADS[name]
@@ -80,13 +70,11 @@ def fixed_head(model: Recognizer, name: str) -> Json:
     bias = _in_unit(head, layer.bias.detach().double().cpu().numpy())  # (K,)
     if not is_bounded(head):
         bias = head.middle + bias
-    weak = weak_columns(model.net.settings.r)
-    marks = [WEAK if target_column(name, output) in weak else "" for output in outputs]
     return _about(head) | {
-        "names": [*output_titles(outputs).values()],
-        "marks": marks,
-        "meanings": [head.outputs[output] for output in outputs if head.outputs],
-        "places": [drawn_region(output, regions) for output in outputs],
+        "names": [*output_titles(outputs.names).values()],
+        "marks": [WEAK if output.is_weak else "" for output in outputs],
+        "meanings": [head.outputs[output] for output in outputs.names if head.outputs],
+        "places": [drawn_region(output, regions) for output in outputs.names],
         "bias": round_values(bias),
     }
 
@@ -97,8 +85,8 @@ def head_values(read: ReadFace, name: str) -> Json:
     if terms is None:
         return None
     head = HEADS[name]
-    outputs = outputs_of([*read.face.outputs])[name]
-    values = [read.face.outputs[target_column(name, output)] for output in outputs]
+    outputs = HeadOutputs.among(read.face.outputs).of_head(name)
+    values = [read.face.outputs[column] for column in outputs.columns]
     return {
         "values": round_values(np.array(values)),
         "face": round_values(_in_unit(head, terms.face)),

@@ -142,7 +142,7 @@ def find_targets(model: Recognizer, names: Sequence[str]) -> dict[str, int]:
 
     Raises FerVitError for a name that is neither an expression nor a column of a further head.
     """
-    known = [*model.net.settings.labels, *model.outputs]
+    known = [*model.net.settings.labels, *model.outputs.columns]
     indices = {}
     for name in names:
         if name not in known:

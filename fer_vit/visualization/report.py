@@ -18,7 +18,7 @@ from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
-from fer_vit.heads import SMILE_NOTE, WEAK_MEANING, means_of, weak_columns
+from fer_vit.heads import SMILE_NOTE, WEAK_MEANING
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
@@ -379,9 +379,10 @@ def view_texts(model: Recognizer, method: str) -> dict[str, str]:
 def list_notes(model: Recognizer) -> list[str]:
     """Returns what a reader of the model's labels and outputs must know, as sentences."""
     notes = []
-    if "smile" in means_of(model.outputs) and "neutral" in model.labels:
+    means = [mean.name for mean in model.outputs.means]
+    if "smile" in means and "neutral" in model.labels:
         notes.append(SMILE_NOTE)
-    if weak_columns(model.net.settings.r):
+    if model.outputs.weak_columns:
         notes.append(WEAK_MEANING)
     return notes
 

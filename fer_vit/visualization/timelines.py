@@ -18,7 +18,7 @@ from fer_vit.face.finder import Crop, Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, as_cells, join_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import HEADS, column_periods, outputs_of, target_column
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
@@ -126,14 +126,14 @@ class Video:
                 numbers[track] = number
         return numbers
 
-    def curves(self, name: str, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    def curves(self, name: str, outputs: HeadOutputs = NO_OUTPUTS) -> Iterator[dict[str, Any]]:
         """Yields the JSON values from which `page.js` draws the curves of each person.
 
         Times are in seconds, shares in thousandths, outputs in the unit of their head.
 
         Args:
             name: The video's name on the page.
-            columns: The columns of the K outputs.
+            outputs: The K outputs of further heads.
         """
         duration = self.end - self.start
         if duration == 0:  # a single frame
@@ -151,7 +151,7 @@ class Video:
             _, first, count = np.unique(span, return_index=True, return_counts=True)
             mean_times = np.add.reduceat(times, first) / count  # (points,)
             mean_shares = np.add.reduceat(shares, first) / count[:, None]  # (points, C)
-            outputs = np.array(person.outputs, float)[order]  # (T, K)
+            values = np.array(person.outputs, float)[order]  # (T, K)
             yield {
                 "name": name,
                 "track": person.track,
@@ -160,37 +160,34 @@ class Video:
                 "end": round(self.end, 3),
                 "times": mean_times.round(3).tolist(),
                 "shares": (1000 * mean_shares.T).round().astype(int).tolist(),
-                "outputs": _output_curves(outputs, columns, first),
+                "outputs": _output_curves(outputs, values, first),
                 "gaps": np.round(person.gaps, 3).tolist(),
             }
 
 
 def _output_curves(
-    outputs: Array, columns: Sequence[str], first: IntArray
+    outputs: HeadOutputs, values: Array, first: IntArray
 ) -> dict[str, list[list[Cell]]]:
     """Returns the curve of each output, by head in the order of its outputs.
 
     Args:
-        outputs: The outputs (T, K).
-        columns: The columns of the K outputs.
+        outputs: The outputs.
+        values: Their values (T, K).
         first: The first time of each point (points,); a point is a mean, or a mean direction, of
             the known values.
     """
-    periods = column_periods(columns)
     curves: dict[str, list[list[Cell]]] = {}
-    for head, names in outputs_of(columns).items():
-        curves[head] = []
-        for column in (target_column(head, name) for name in names):
-            values = outputs[:, columns.index(column)]  # (T,)
-            if column in periods:
-                angles = 2 * np.pi / periods[column] * values
-                sine = _means(np.sin(angles), first)
-                cosine = _means(np.cos(angles), first)
-                points = mean_direction(sine, cosine, periods[column])
-            else:
-                points = _means(values, first)
-            digits = int(HEADS[head].form.strip(".f"))
-            curves[head].append(as_cells(points.round(digits)))
+    for output, of_output in zip(outputs, values.T, strict=True):  # (T,) each
+        period = output.kind.period
+        if period is not None:
+            angles = 2 * np.pi / period * of_output
+            sine = _means(np.sin(angles), first)
+            cosine = _means(np.cos(angles), first)
+            points = mean_direction(sine, cosine, period)
+        else:
+            points = _means(of_output, first)
+        digits = int(output.kind.form.strip(".f"))
+        curves.setdefault(output.head, []).append(as_cells(points.round(digits)))
     return curves
 
 

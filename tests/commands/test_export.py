@@ -256,7 +256,7 @@ def test_cards_and_foreign_files_stay(
 def test_calibration_stores_the_r_that_evaluate_measures(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    net = build_model(SMALL, EXPRESSIONS, outputs=DRAWN_OUTPUTS)
+    net = build_model(SMALL, EXPRESSIONS, outputs=DRAWN_OUTPUTS.plain)
     for value in net.heads.parameters():
         torch.nn.init.normal_(value, std=0.3)
     save_network(net, tmp_path / "model")
@@ -285,8 +285,8 @@ def test_calibration_stores_the_r_that_evaluate_measures(
     bare = drawn_faces.read(tmp_path / "bare", count=24, size=48)
     write_manifest(tmp_path / "bare.parquet", bare, "drawn")
     assert measure_agreement(again, Manifest.read(tmp_path / "bare.parquet")) == ""
-    assert again.net.settings.r == stored
-    assert average_networks([str(tmp_path / "calibrated")]).settings.r == {}
+    assert again.outputs.plain_r == stored
+    assert average_networks([str(tmp_path / "calibrated")]).settings.outputs.plain_r == {}
 
 
 def test_calibration_gives_sets(

@@ -59,10 +59,11 @@ def test_models_are_listed_with_their_heads(tmp_path: Path) -> None:
     heads = {row["name"]: row["heads"] for row in verb.models()}
     for name in shipped_models():
         settings = load(name, "cpu").net.settings
-        assert {head: [*of_head] for head, of_head in settings.r.items()} == settings.outputs
+        measured = settings.outputs.plain_r
+        assert {head: [*of_head] for head, of_head in measured.items()} == settings.outputs.plain
         further = [
             f"{head} ({len(r)}, r {min(r.values()):.2f} to {max(r.values()):.2f})"
-            for head, r in settings.r.items()
+            for head, r in measured.items()
         ]
         assert heads[name].replace(", 11 weak", "") == ", ".join(["expression", *further])
     assert "movements (45, r 0.23 to 0.95, 11 weak)" in heads[DEFAULT_MODEL]

@@ -108,7 +108,7 @@ def test_the_order_of_columns_and_the_origin_of_rows(photos: Path, tmp_path: Pat
         *("path", "status", "face", "label", "confidence", "ambiguous", "warning"),
         *(f"p_{label}" for label in load(DEFAULT_MODEL, "cpu").labels),
         *("yaw", "pitch", "roll"),
-        *(f"move_{name}" for name in load(DEFAULT_MODEL, "cpu").net.settings.outputs["movements"]),
+        *(f"move_{name}" for name in load(DEFAULT_MODEL, "cpu").outputs.of_head("movements").names),
         *("valence", "arousal"),
         *MEANS,
         *("prediction_set", "entropy", "size", "blur", "outside", "score"),

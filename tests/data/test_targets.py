@@ -16,6 +16,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import rotation
+from fer_vit.heads import HeadOutputs
 from fer_vit.sources.cartoon import draw_face
 
 OUTPUTS = {
@@ -40,13 +41,14 @@ def manifest(tmp_path: Path) -> Path:
         row.targets = targets
         rows.append(row)
     path = tmp_path / "faces.parquet"
-    write_manifest(path, Reading(("neutral", "happiness"), rows, outputs=OUTPUTS), "drawn")
+    outputs = HeadOutputs.of_names(OUTPUTS, "drawn")
+    write_manifest(path, Reading(("neutral", "happiness"), rows, outputs=outputs), "drawn")
     return path
 
 
 def test_manifest_returns_the_targets_of_each_head(manifest: Path) -> None:
     faces = Manifest.read(manifest)
-    assert faces.outputs == OUTPUTS
+    assert faces.outputs.plain == OUTPUTS
     targets = faces.head_targets()
     nan = np.nan
     expected = {
@@ -63,7 +65,7 @@ def test_manifest_without_heads_has_no_outputs(tmp_path: Path) -> None:
     rows = [Row(encode_png(image), "a.png", "train", "neutral")]
     write_manifest(tmp_path / "faces.parquet", Reading(("neutral", "anger"), rows), "drawn")
     faces = Manifest.read(tmp_path / "faces.parquet")
-    assert faces.outputs == {}
+    assert not faces.outputs
     assert faces.head_targets() == {}
 
 

@@ -19,7 +19,7 @@ from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.labelled import Labelled, Pair, pair_outputs, predict_manifest
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, HeadOutputs
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     config = RegionViTConfig(**size, regions=("mouth", "nose"))
-    net = build_model(config, EXPRESSIONS, outputs=movements.DRAWN_OUTPUTS)
+    net = build_model(config, EXPRESSIONS, outputs=movements.DRAWN_OUTPUTS.plain)
     for value in net.heads.parameters():
         torch.nn.init.normal_(value, std=0.3)
     save_network(net, path / "model")
@@ -124,7 +124,9 @@ def test_outputs_of_a_manifest_are_scored(folder: Path, tmp_path: Path) -> None:
     results = evaluate(
         tmp_path / "e", folder / "faces.parquet", "--checkpoint", folder / "model", "--split=train"
     )
-    assert {head: [*rows] for head, rows in results["heads"].items()} == movements.DRAWN_OUTPUTS
+    assert {
+        head: [*rows] for head, rows in results["heads"].items()
+    } == movements.DRAWN_OUTPUTS.plain
     model = load(folder / "model", "cpu")
     rows = Manifest.read(folder / "faces.parquet").split("train")
     outputs = predict_manifest(model, rows, "train").outputs
@@ -300,7 +302,7 @@ def altered() -> AlteredOutputs:
     clean = views[None] + rng.normal(0, 0.05, (1, 60, 2))
     turned = views + rng.normal(0, 0.2, (2, 60, 2))
     first = AlteredFaces(
-        ["move_a", "move_b"],
+        HeadOutputs.among(["move_a", "move_b"]),
         {
             UNALTERED: alter(clean, every),
             "turned": alter(turned, every),
@@ -308,8 +310,8 @@ def altered() -> AlteredOutputs:
         },
     )
     second = AlteredFaces(  # the outputs in another order, and one that the first model lacks
-        ["move_b", "yaw", "move_a"],
-        {name: alter(clean[..., [1, 1, 0]], every) for name in first.readings},
+        HeadOutputs.among(["move_b", "move_a", "yaw"]),
+        {name: alter(clean[..., [1, 0, 1]], every) for name in first.readings},
     )
     faces = Labelled(
         labels=["x", "y"],
@@ -373,7 +375,7 @@ def test_robustness_serves_every_head(
     faces = len(Manifest.read(manifest).split("test"))
     conditions = results["robustness"]
     assert conditions[UNALTERED]["faces"] == results["faces"] < faces
-    assert [*results["heads robustness"]] == [*movements.DRAWN_OUTPUTS]
+    assert [*results["heads robustness"]] == [*movements.DRAWN_OUTPUTS.by_head]
     for altered in results["heads robustness"].values():
         assert [*altered] == [*conditions]
         for name, row in altered.items():

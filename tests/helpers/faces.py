@@ -7,6 +7,7 @@ import numpy as np
 
 from fer_vit.faces import NO_FACE, OK, Face, Faces, PhotoInfo, Scheme, found_faces
 from fer_vit.geometry import Array
+from fer_vit.heads import HeadOutputs
 
 
 def make_faces(
@@ -25,9 +26,11 @@ def make_faces(
     """The faces of a photo or frame; `smoothed`: its probabilities are also the smoothed ones."""
     number = len(probabilities)
     outputs = outputs or {}
+    of_scheme = HeadOutputs.among(outputs)
+    values = [outputs[column] for column in of_scheme.columns]
     status = OK if number else NO_FACE
     info = PhotoInfo(path, status, index, frame, seconds, source=None)
-    scheme = Scheme(tuple(labels), tuple(outputs), crop_size=8)
+    scheme = Scheme(tuple(labels), of_scheme, crop_size=8)
     faces = found_faces(
         [info],
         np.zeros(number, np.int64),
@@ -40,7 +43,7 @@ def make_faces(
         faces,
         probabilities=shares,
         smoothed=shares if smoothed else faces.smoothed,
-        outputs=np.array([*outputs.values()], float).reshape(len(outputs), number).T,
+        outputs=np.array(values, float).reshape(len(outputs), number).T,
         to_crop=np.tile(np.eye(2, 3), (number, 1, 1)),
         score=np.ones(number),
     )

@@ -15,7 +15,7 @@ from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.fields import is_owned
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, HeadOutputs
 from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -126,9 +126,8 @@ def test_shipped_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> Non
 
     probabilities = shipped.net.probabilities(raw["expression"])
     assert (probabilities[0] - probabilities[1]).abs().max() < 1e-5
-    outputs = shipped.net.settings.outputs
-    assert len(outputs["movements"]) == 45
-    for head, names in outputs.items():
+    assert len(shipped.outputs.of_head("movements")) == 45
+    for head, names in shipped.outputs.plain.items():
         source, sign = HEADS[head].mirror(names)
         plain, mirrored = decode(head, raw[head])
         expected = plain[list(source)] * plain.new_tensor(sign)
@@ -199,7 +198,8 @@ def test_the_origin_records_what_the_pose_is_from(model: Recognizer, checkpoint:
     options = {"face": "crop", "detector": "landmarks", "workers": 0}
     assert model.predict(photo, **options).origin.pose_from == "head"
     assert load(checkpoint, "cpu").predict(photo, **options).origin.pose_from == "landmarks"
-    assert pose_source(["yaw", "valence", "roll"]) == "head: yaw, roll; landmarks: pitch"
+    some = HeadOutputs.among(["yaw", "valence", "roll"])
+    assert pose_source(some) == "head: yaw, roll; landmarks: pitch"
 
 
 def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None:

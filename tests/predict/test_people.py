@@ -17,13 +17,13 @@ from praatio import textgrid
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
 from fer_vit.fields import face_fields
-from fer_vit.heads import MEANS
+from fer_vit.heads import MEANS, HeadOutputs
 from fer_vit.predict.outputs import Outputs, check_intervals
 from fer_vit.predict.people import People, format_textgrid, write_intervals
 
 LABELS = ["neutral", "happiness"]
 SMILE = "move_smile"
-HEADS = (SMILE, "yaw")
+OUTPUTS = HeadOutputs.among([SMILE, "yaw"])
 SCHEME = Scheme(tuple(LABELS))
 
 
@@ -188,8 +188,8 @@ def moving(values: list[float | None], threshold: float | None) -> People:
     """A person whose smoothed smile has these values in frames of 0.1 seconds; None:
     the person is away.
     """
-    people = People(outputs=HEADS, threshold=threshold)
-    scheme = Scheme(("neutral",), HEADS)
+    people = People(outputs=OUTPUTS, threshold=threshold)
+    scheme = Scheme(("neutral",), OUTPUTS)
     for number, value in enumerate(values):
         seconds = number / 10
         if value is None:
@@ -269,8 +269,8 @@ def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turn", [0.0, 90.0, 180.0, -170.0])
 def test_the_mean_of_a_roll_is_a_direction(tmp_path: Path, turn: float) -> None:
     """Upside down, 179 and -177 degrees have the mean -179, not 1."""
-    scheme = Scheme(tuple(LABELS), ("roll",))
-    people = People(outputs=("roll",))
+    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["roll"]))
+    people = People(outputs=scheme.outputs)
     for number, roll in enumerate([-1.0, 3.0, -1.0, 3.0]):
         turned = (roll + turn + 180) % 360 - 180
         people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[turned]]))
@@ -280,8 +280,8 @@ def test_the_mean_of_a_roll_is_a_direction(tmp_path: Path, turn: float) -> None:
 
 
 def test_an_unknown_movement_ends_its_interval() -> None:
-    scheme = Scheme(tuple(LABELS), ("move_smile",))
-    people = People(outputs=("move_smile",), threshold=0.5)
+    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["move_smile"]))
+    people = People(outputs=scheme.outputs, threshold=0.5)
     for number, value in enumerate([0.8, np.nan, np.nan, 0.9, 0.9]):
         people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[value]]))
     spans = []
@@ -292,16 +292,16 @@ def test_an_unknown_movement_ends_its_interval() -> None:
 
 
 def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
-    scheme = Scheme(tuple(LABELS), HEADS)
+    scheme = Scheme(tuple(LABELS), OUTPUTS)
     video = [
         frame("a.mp4", 0, 0.0, [0, 4], [[0.6, 0.4], [0.2, 0.8]], scheme, [[0.1, 3], [0.7, -4]]),
         frame("a.mp4", 1, 0.1, [], [], scheme),
         frame("a.mp4", 2, 0.4, [4], [[0.55, 0.45]], scheme, [[0.8, np.nan]]),
         no_faces([PhotoInfo("a.mp4", "damaged")], scheme),
     ]
-    by_faces = People(outputs=HEADS, threshold=0.5)
-    by_rows = People(outputs=HEADS, threshold=0.5)
-    fields = face_fields(LABELS, HEADS, videos=True)
+    by_faces = People(outputs=OUTPUTS, threshold=0.5)
+    by_rows = People(outputs=OUTPUTS, threshold=0.5)
+    fields = face_fields(LABELS, OUTPUTS, videos=True)
     for faces in video:
         by_faces.add(faces)
         by_rows.add_rows(faces.rows(fields))
@@ -328,7 +328,7 @@ def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confide
 
 
 def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
-    people = People(outputs=["move_jawOpen", *MEANS["smile"], "yaw"])
+    people = People(outputs=HeadOutputs.among(["move_jawOpen", *MEANS["smile"], "yaw"]))
     for frame, share in enumerate((1 / 3, 2 / 3, 1 / 7)):
         face = {"path": "a.mp4", "frame": frame, "seconds": frame / 3, "face": 0, "track": 1}
         cells = {"label_smoothed": "anger", "smoothed_anger": 1 - share, "smoothed_neutral": share}
@@ -352,8 +352,8 @@ def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> N
 
 
 def test_opposite_angles_have_an_empty_mean(tmp_path: Path) -> None:
-    scheme = Scheme(tuple(LABELS), ("roll",))
-    people = People(outputs=("roll",))
+    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["roll"]))
+    people = People(outputs=scheme.outputs)
     for number, roll in enumerate([-90.0, 90.0]):
         people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[roll]]))
     people.write(tmp_path / "people.parquet", LABELS, overwrite=True)

@@ -137,7 +137,7 @@ def test_half_of_the_faces_with_heads_have_independent_movements(tmp_path: Path)
     assert len(free) == 80
     assert {row.image.parent.name for row in free} == {"unlabelled"}
     assert {row.split for row in free} == set(SPLITS)
-    columns = [f"move_{name}" for name in reading.outputs["movements"]]
+    columns = reading.outputs.of_head("movements").columns
     values = np.array([[row.targets[name] for name in columns] for row in free])
     assert values.min() == 0
     assert (values.max(0) > 0.8).all()

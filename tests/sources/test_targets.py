@@ -51,7 +51,7 @@ FRAMES = [f"SN{person:03d}/{frame:03d}.png" for person in range(1, 5) for frame 
 def test_spellings_of_a_column(name: str, target: str) -> None:
     column = read_column(name)
     assert column is not None
-    assert column.target == target
+    assert column.output.column == target
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_disfa_intensities_are_divided_by_five(tmp_path: Path) -> None:
     table = write(tmp_path / "aus.csv", "path,AU1,AU2,AU12", *lines)
     reading = folder.read(tmp_path / "disfa", targets=table, person=FOLDERS)
     assert reading.labels == EXPRESSIONS
-    assert reading.outputs == {"movements": ["AU01", "AU02", "AU12"]}
+    assert reading.outputs.plain == {"movements": ["AU01", "AU02", "AU12"]}
     by_name = {row.name: row for row in reading.rows}
     assert by_name["SN001/003.png"].targets == {"move_AU01": 0.6, "move_AU02": 0.0}
     assert by_name["SN001/004.png"].targets == {
@@ -169,7 +169,7 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
 
 def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     read = read_targets(write(tmp_path / "t.csv", "path,yaw,AU4", "a.jpg,3,", "b.jpg,4,-1"))
-    assert read.outputs == {"pose": ["yaw"]}
+    assert read.outputs.plain == {"pose": ["yaw"]}
     assert any("AU4" in note for note in read.notes)
 
 
@@ -291,7 +291,7 @@ def test_a_table_of_labels_needs_no_targets(tmp_path: Path) -> None:
         ("val", "calm"): 1,
         ("test", "calm"): 1,
     }
-    assert reading.outputs == {}
+    assert reading.outputs.plain == {}
     assert reading.dropped == {"no row in labels.csv, for example images/other.jpg": 1}
     assert any("1 of 21 rows name no photo, for example gone.jpg" in n for n in reading.notes)
 
@@ -385,7 +385,7 @@ def test_affectnet_reads_valence_and_arousal(tmp_path: Path) -> None:
         aro=[np.float32(0.5), None, "-2.0"],
     )
     reading = affectnet.read(tmp_path)
-    assert reading.outputs == {"affect": ["valence", "arousal"]}
+    assert reading.outputs.plain == {"affect": ["valence", "arousal"]}
     assert [row.targets for row in reading.rows] == [
         {"valence": -0.25, "arousal": 0.5},
         {"valence": 1.0},
@@ -395,7 +395,7 @@ def test_affectnet_reads_valence_and_arousal(tmp_path: Path) -> None:
 
 def test_affectnet_without_valence_has_no_head(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", exp=["0", "1"])
-    assert affectnet.read(tmp_path).outputs == {}
+    assert affectnet.read(tmp_path).outputs.plain == {}
 
 
 @pytest.mark.parametrize("value", ["1.5", np.nan, "-3", "much", [0.1, 0.2], np.inf])

@@ -89,7 +89,7 @@ def test_a_folder_brings_every_head_back(tmp_path: Path) -> None:
     saved = build_model(NETWORK, ["sadness", "fear", "anger"], outputs=outputs).eval()
     save_network(saved, tmp_path / "model")
     again = load_network(tmp_path / "model")
-    assert again.settings.outputs == outputs
+    assert again.settings.outputs.plain == outputs
     face = torch.rand(2, 3, 32, 32), torch.tensor([[4.0, 4.0, 20.0, 20.0]]).expand(2, 2, 4)
     raw = again(*face)
     assert [*raw] == ["expression", "movements", "affect"]

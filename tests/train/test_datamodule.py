@@ -13,6 +13,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import Cropped, CropSpec, crop_face
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import Array, Image
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.datamodule import FaceDataModule
@@ -58,7 +59,8 @@ def test_outputs_of_one_side_alone_are_named(
     targets = {f"move_{name}": 0.2 for name in names}
     rows = [Row(IMAGE, label, "train", label, targets=targets) for label in ("x", "y")]
     path = tmp_path / "m.parquet"
-    write_manifest(path, Reading(("x", "y"), rows, outputs={"movements": names}), "made")
+    outputs = HeadOutputs.among(targets)
+    write_manifest(path, Reading(("x", "y"), rows, outputs=outputs), "made")
     data = build(path)
     caplog.set_level("INFO", logger="fer_vit")
     data.setup("validate")
@@ -74,7 +76,7 @@ def test_targets_of_heads_that_a_task_does_not_know_are_a_warning(
 ) -> None:
     rows = [Row(IMAGE, label, "train", label, targets={"yaw": 3.0}) for label in ("x", "y")]
     path = tmp_path / "m.parquet"
-    write_manifest(path, Reading(("x", "y"), rows, outputs={"pose": ["yaw"]}), "made")
+    write_manifest(path, Reading(("x", "y"), rows, outputs=HeadOutputs.among(["yaw"])), "made")
     data = FaceDataModule(path, 2, 0)
     options = {"network": TINY_NETWORK, "labels": data.labels}
     tasks = [

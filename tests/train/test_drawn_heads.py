@@ -43,7 +43,7 @@ def learn(manifest: Path, folder: Path, seed: int) -> Learned:
     checkpoint = fit(manifest, folder, "--config=drawn_heads", *options)
     logs = validate(checkpoint, manifest, folder)
     agreement = {}
-    for head in movements.DRAWN_OUTPUTS:
+    for head in movements.DRAWN_OUTPUTS.by_head:
         for row in csv.DictReader((logs / f"val_{head}.csv").open()):
             agreement[row["output"]] = float(row.get("r") or row["CCC"])
 

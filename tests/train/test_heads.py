@@ -18,7 +18,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS, target_column
+from fer_vit.heads import HEADS, HeadOutputs
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
 from fer_vit.stats.measures import measure
@@ -51,12 +51,11 @@ def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = Tr
 
     Without a head, faces without a label would have nothing.
     """
-    outputs = {head: names for head, names in movements.DRAWN_OUTPUTS.items() if head in heads}
-    columns = {target_column(head, name) for head, names in outputs.items() for name in names}
+    outputs = movements.DRAWN_OUTPUTS.of_head(*heads)
     rows = []
     for row in reading.rows:
         if heads or row.label:
-            targets = {name: value for name, value in row.targets.items() if name in columns}
+            targets = {name: row.targets[name] for name in outputs.columns if name in row.targets}
             rows.append(replace(row, targets=targets))
     if not label:
         rows = [replace(row, label=None) for row in rows]
@@ -95,10 +94,10 @@ def validated(trained: Path, folder: Path, tmp_path_factory: pytest.TempPathFact
 def test_validate_writes_a_table_and_a_picture_of_each_head(
     trained: Path, validated: Path, folder: Path
 ) -> None:
-    for head in ("expression", *movements.DRAWN_OUTPUTS):
+    for head in ("expression", *movements.DRAWN_OUTPUTS.by_head):
         assert np.asarray(Pil.open(validated / f"val_{head}.png")).std() > 5
     rows = list(csv.DictReader((validated / "val_movements.csv").open()))
-    assert [row["output"] for row in rows] == movements.DRAWN_OUTPUTS["movements"]
+    assert [row["output"] for row in rows] == movements.DRAWN_OUTPUTS.of_head("movements").names
     assert [*rows[0]] == ["output", "faces", "r", "MAE"]
 
     faces = Manifest.read(folder / "all.parquet").split("val")
@@ -118,7 +117,7 @@ def test_another_spelling_of_a_former_output_is_an_error_at_the_start(
 ) -> None:
     rows = [replace(row, targets={"move_EyeWide": 0.5}) for row in reading.rows]
     path = tmp_path / "faces.parquet"
-    outputs = {"movements": ["EyeWide"]}
+    outputs = HeadOutputs.among(["move_EyeWide"])
     write_manifest(path, replace(reading, rows=rows, outputs=outputs), "drawn")
     text = refusal(path, tmp_path / "runs", f"--model.init={trained}")
     assert "eyeWide and EyeWide" in text
@@ -144,7 +143,7 @@ def test_the_start_teacher_teaches_the_heads_without_targets(
         return loss
 
     monkeypatch.setattr(FERTask, "training_step", note)
-    manifest = write(folder, reading, ["affect"] if taught else [*movements.DRAWN_OUTPUTS])
+    manifest = write(folder, reading, ["affect"] if taught else [*movements.DRAWN_OUTPUTS.by_head])
     last = fit(manifest, tmp_path, *TINY, f"--model.init={trained}")
     with_teacher, without, teacher = steps[0]
     if taught:

@@ -32,6 +32,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.exporting.calibration import fit_temperature
 from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import head_loss
 from fer_vit.model.config import RegionViTConfig
@@ -574,7 +575,7 @@ def test_the_loss_of_a_subclass_receives_faces_with_a_label_alone() -> None:
 
 def test_a_weight_of_0_leaves_a_head_out_and_a_head_without_targets_is_an_error() -> None:
     task = build(outputs=HEAD_OUTPUTS, head_weights={"movements": 0.0})
-    assert task.net.settings.outputs == {"pose": ["yaw"]}
+    assert task.net.settings.outputs.plain == {"pose": ["yaw"]}
     assert task.hparams["outputs"] == {"pose": ["yaw"]}
     with pytest.raises(FerVitError, match="affect"):
         build(outputs=HEAD_OUTPUTS, head_weights={"affect": 1.0})
@@ -643,7 +644,7 @@ def test_a_start_teacher_teaches_the_outputs_that_are_not_trained() -> None:
     outputs = {"movements": ["b", "a"], "pose": ["yaw"]}
     start = build_model(NETWORK, ["x", "y"], outputs=outputs).eval()
     student = build_model(NETWORK, ["a", "b", "c"], outputs={"movements": ["a", "new", "b"]})
-    teacher = StartTeacher(start, student, {"movements": ["a", "new"]})
+    teacher = StartTeacher(start, student, HeadOutputs.among(["move_a", "move_new"]))
     faces = batch_with_heads()
     targets = teacher.teach(faces)
     assert [*targets] == ["movements"]
@@ -654,7 +655,7 @@ def test_a_start_teacher_teaches_the_outputs_that_are_not_trained() -> None:
 
     other_regions = replace(NETWORK, regions=NETWORK.regions[::-1])
     student = build_model(other_regions, ["a", "b", "c"], outputs=outputs)
-    teacher = StartTeacher(start, student, {})
+    teacher = StartTeacher(start, student, NO_OUTPUTS)
     assert teacher.teach(faces) == {}
     assert teacher.difference is not None
     assert teacher.difference.name == "regions"
@@ -677,4 +678,4 @@ def test_fit_trains_the_heads_of_a_manifest(tmp_path: Path) -> None:
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     net = load_network(fit(tmp_path / "faces.parquet", tmp_path / "runs", *TINY))
     assert net.settings.outputs == drawn_source.DRAWN_OUTPUTS
-    assert [*net.heads] == [*net.settings.outputs]
+    assert [*net.heads] == [*net.settings.outputs.by_head]

@@ -60,10 +60,10 @@ def test_a_head_of_one_output_has_a_chart_with_its_terms(
 
 def test_a_chart_marks_weak_outputs_and_not_unmeasured_ones() -> None:
     model = small_model({"movements": ["a", "b", "c"]})
-    model.net.settings.r = {"movements": {"a": 0.59, "b": 0.6}}
+    model.net.settings.outputs = model.outputs.with_r({"movements": {"a": 0.59, "b": 0.6}})
     assert fixed_charts(model)["movements"]["marks"] == ["weak", "", ""]
     assert list_notes(model) == [WEAK_MEANING]
-    model.net.settings.r = {}
+    model.net.settings.outputs = model.outputs.with_r({})
     assert list_notes(model) == []
 
 
