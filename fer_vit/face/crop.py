@@ -236,6 +236,8 @@ STRONGLY_REDUCED_SCALE = 0.5
 def warp(image: Image, matrix: ArrayLike, size: int) -> Image:
     """Draws the crop (size, size, 3) of an image, by a matrix (2, 3) from image to crop pixels.
 
+    A grey image (H, W) gives a grey crop (size, size).
+
     A warp reads only neighbouring pixels. A reduced crop would alias: noise, subpixel shifts and
     compression would change it. So a reduced crop is drawn at twice the size and averaged. For a
     strongly reduced crop, the image is averaged before.

@@ -85,6 +85,7 @@ class Detector(ABC):
         crop_score: The minimum score in crops of one face.
         sure_score: Faces with a lower score get the warning "uncertain face". None: no face does.
         searches: Whether the detector finds faces in photos.
+        parallel: Whether several threads may search at the same time.
     """
 
     meaning: str = ""
@@ -93,6 +94,7 @@ class Detector(ABC):
     crop_score: float = 0.0
     sure_score: float | None = None
     searches: bool = True
+    parallel: bool = False
 
     @abstractmethod
     def detect(self, image: Image) -> list[Detection]:
@@ -140,6 +142,7 @@ class YuNet(Detector):
     photo_score = PHOTO_SCORE
     crop_score = CROP_SCORE
     sure_score = SURE_SCORE
+    parallel = True
 
     def __init__(self, path: Path | None = None, min_score: float = PHOTO_SCORE) -> None:
         self.path = path  # the file of the network; None: `yunet_path` finds it when needed
@@ -424,7 +427,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
     for face in faces:
         cut, scale, shift = _cut_square(image, face)
         expected = face.moved(scale, shift)
-        candidates = detector.find(cut)
+        candidates = detector.find(np.asarray(cv2.cvtColor(cut, cv2.COLOR_GRAY2RGB), np.uint8))
         nearest = max(candidates, key=lambda candidate: box_iou(candidate, expected), default=None)
         if nearest is None or box_iou(nearest, expected) <= SAME_FACE_IOU:
             continue
@@ -440,7 +443,7 @@ def follow_faces(detector: Detector, image: Image, faces: list[Detection]) -> li
 def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     """Cuts a grey square around a face out of an image (H, W, 3), faster than `warp`.
 
-    Returns the cut (MIN_SIDE, MIN_SIDE, 3), and scale and shift (2,) from image to cut pixels.
+    Returns the cut (MIN_SIDE, MIN_SIDE), and scale and shift (2,) from image to cut pixels.
     """
     half = 2 * round(face.longer_side / FOLLOWED_SHARE / 4) + 2  # half the side, an even number
     start = np.round(face.centre).astype(int) - half  # (x, y)
@@ -456,8 +459,7 @@ def _cut_square(image: Image, face: Detection) -> tuple[Image, float, Array]:
     cut = cv2.cvtColor(part, cv2.COLOR_RGB2GRAY)
     cut = cv2.copyMakeBorder(cut, top, bottom, left, right, cv2.BORDER_REPLICATE)
     scale = MIN_SIDE / (2 * half)
-    grey = resized(np.asarray(cut, np.uint8), MIN_SIDE)
-    return np.asarray(cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB), np.uint8), scale, -scale * start
+    return resized(np.asarray(cut, np.uint8), MIN_SIDE), scale, -scale * start
 
 
 def _centre_within(face: Detection, around: Detection) -> bool:
@@ -471,7 +473,7 @@ def _scale(small: Image, image: Image) -> Array:
 
 
 def resized(image: Image, side: int) -> Image:
-    """Scales the longer side of an image (H, W, 3) to `side` pixels.
+    """Scales the longer side of an image (H, W, 3) or (H, W) to `side` pixels.
 
     The image is enlarged by bicubic interpolation. It is reduced in steps by half, then by an
     average over parts of pixels, or, for a slight reduction, by bilinear interpolation.

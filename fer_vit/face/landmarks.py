@@ -71,7 +71,7 @@ def detect_landmarks(image: Image, to_cuts: Sequence[Array]) -> Array:
 
 
 def refine_points(image: Image, landmarks: Array) -> Array:
-    """Refines approximate landmarks (F, 5, 2) in an image (H, W, 3).
+    """Refines approximate landmarks (F, 5, 2) in an image (H, W, 3) or a grey one (H, W).
 
     The network gets cuts in which the approximate landmarks are upright.
     """
@@ -129,8 +129,12 @@ def full_image_face(image: Image) -> Detection:
 
 
 def network_input(cut: Image) -> Float32Array:
-    """Returns the network's input (1, S, S) for a cut (S, S, 3): grey, with mean 0, deviation 1."""
-    grey = np.asarray(cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY), np.float32)
+    """Returns the network's input (1, S, S) for a cut (S, S, 3) or a grey one (S, S).
+
+    The input is grey, with mean 0 and deviation 1.
+    """
+    luma = cv2.cvtColor(cut, cv2.COLOR_RGB2GRAY) if cut.ndim == 3 else cut
+    grey = np.asarray(luma, np.float32)
     return np.asarray((grey - grey.mean()) / (grey.std() + 2))[None]
 
 

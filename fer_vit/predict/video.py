@@ -5,6 +5,7 @@ A cut ends all tracks, because tracks follow places: after it, others may stand 
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -138,15 +139,35 @@ def follow_in_frames(
         max_waiting = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds another one
         marked = mark_last(frames)
     queue = FrameQueue(detector, detect_every)
+    with ThreadPoolExecutor(1) as thread:
+        if fill and detector.parallel:
+            marked = search_ahead(marked, queue, thread)
+        try:
+            for frame, is_last in marked:
+                queue.add(frame, is_last)
+                while len(queue.waiting) >= most_frames(frame, max_waiting, MAX_WAITING_BYTES):
+                    yield queue.waiting.popleft()
+        except Exception:  # a damaged file: the frames before are good
+            yield from queue.waiting
+            raise
+        yield from queue.waiting
+
+
+def search_ahead(
+    marked: Iterator[tuple[Frame, bool]], queue: "FrameQueue", thread: ThreadPoolExecutor
+) -> Iterator[tuple[Frame, bool]]:
+    """Yields what `mark_last` does; meanwhile, a thread searches the frame of the next search."""
+    upcoming = deque[tuple[Frame, bool]]()
     try:
         for frame, is_last in marked:
-            queue.add(frame, is_last)
-            while len(queue.waiting) >= most_frames(frame, max_waiting, MAX_WAITING_BYTES):
-                yield queue.waiting.popleft()
+            upcoming.append((frame, is_last))
+            while len(upcoming) > most_frames(frame, queue.detect_every, MAX_BYTES_AHEAD):
+                queue.start_search((following for following, _ in upcoming), thread)
+                yield upcoming.popleft()
     except Exception:  # a damaged file: the frames before are good
-        yield from queue.waiting
+        yield from upcoming
         raise
-    yield from queue.waiting
+    yield from upcoming
 
 
 def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
@@ -173,8 +194,9 @@ class FrameQueue:
 
     def __init__(self, detector: Detector, detect_every: int) -> None:
         self.waiting = deque[Tracked]()
+        self.detect_every = detect_every
         self._detector = detector
-        self._detect_every = detect_every
+        self._found: dict[int, Future[list[Detection]]] = {}  # searches by the number of the frame
         self._tracker = Tracker()
         self._next_search = 0  # before this frame, faces are followed unless one is lost
         self._shot = 0
@@ -198,16 +220,28 @@ class FrameQueue:
 
         self.waiting.append(Tracked(frame, list(faces), tracks))
 
+    def start_search(self, upcoming: Iterable[Frame], thread: ThreadPoolExecutor) -> None:
+        """Starts the next search in a thread, if its frame is among the `upcoming` ones.
+
+        If a face is lost before, the frame may not be searched, and the result is not used.
+        """
+        for frame in upcoming:
+            if frame.number >= self._next_search:
+                if frame.number not in self._found:
+                    self._found[frame.number] = thread.submit(self._detector.find, frame.image)
+                return
+
     def _find_faces(self, frame: Frame, is_last: bool) -> list[Detection]:
         """Follows faces into a frame, or searches the whole frame if this is due."""
+        search = self._found.pop(frame.number, None)
         expected = self._tracker.expect_faces(frame.seconds)
         if frame.number < self._next_search and not is_last:
             followed = follow_faces(self._detector, frame.image, expected)
             if len(followed) == len(expected):  # no face is lost
                 return followed
 
-        self._next_search = frame.number + self._detect_every
-        faces = self._detector.find(frame.image)
+        self._next_search = frame.number + self.detect_every
+        faces = search.result() if search else self._detector.find(frame.image)
         return self._detector.confirm(frame.image, faces)
 
     def _follow_back(self, face: Detection, track: int) -> None:
