@@ -6,7 +6,7 @@ A later run completes a folder.
 import json
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, MarkedCopyError, short
 from fer_vit.face.detectors import detector_name
-from fer_vit.faces import READ_STATUSES, SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp
+from fer_vit.faces import READ_STATUSES, SEPARATOR, WARNINGS, Faces, PhotoInfo, Stamp, join_faces
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.heads import HeadOutputs
@@ -37,6 +37,7 @@ from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts
 
+FACES_AT_ONCE = 256  # faces whose rows are made together: a row with all columns takes about 15 KB
 OTHER_FOLDER = (
     "Repeat the first command with the same images and options, or choose another folder."
 )
@@ -90,6 +91,7 @@ def predict_table(
     written = _write_tables(
         model=model,
         photos=photos,
+        at_once=options.batch_size,
         videos=any(map(is_video, images)),
         plan={outputs.table: images},
         facts=facts,
@@ -153,6 +155,7 @@ def predict_folder(
         written = _write_tables(
             model=model,
             photos=photos,
+            at_once=options.batch_size,
             videos=videos,
             plan=assigned,
             facts=facts,
@@ -309,6 +312,7 @@ def _read_people(tables: Iterable[Path], outputs: Outputs, of_model: HeadOutputs
 def _write_tables(
     model: Recognizer,
     photos: Iterable[Faces],
+    at_once: int,
     videos: bool,
     plan: Mapping[Path, Sequence[Path]],
     facts: Mapping[str, str],
@@ -316,7 +320,8 @@ def _write_tables(
 ) -> Written:
     """Writes `photos` to tables; `plan` has the files of each table, in the order of `photos`.
 
-    With `videos`, the tables have the columns of videos.
+    The rows of up to `at_once` photos are made together. With `videos`, the tables have the columns
+    of videos.
     """
     features = model.engine.width if outputs.features else 0
     fields = face_fields(model.labels, model.outputs, videos, features)
@@ -331,17 +336,37 @@ def _write_tables(
             path, chosen, overwrite=outputs.overwrite, facts=facts, inputs=stamps
         ) as table:
             sources = (of_source for _, of_source in islice(by_source, len(chunk)))
-            for faces in chain.from_iterable(sources):
-                rows = faces.rows(fields, min_confidence=outputs.min_confidence)
+            for group in group_photos(chain.from_iterable(sources), at_once):
+                joined = join_faces(group)
+                rows = joined.rows(fields, min_confidence=outputs.min_confidence)
                 table.write(rows)
-                (info,) = faces.infos
-                stamps[as_text(info.path)] = info.stamp
-                counts.add(info, rows)
-                if outputs.people or outputs.intervals:
-                    people.add(faces)
-                if outputs.copy and info.frame is not None:
-                    marks.append([mark(face, outputs.min_confidence) for face in faces])
+                counts.add(joined.infos, rows)
+                for faces in group:
+                    (info,) = faces.infos
+                    stamps[as_text(info.path)] = info.stamp
+                    if outputs.people or outputs.intervals:
+                        people.add(faces)
+                    if outputs.copy and info.frame is not None:
+                        marks.append([mark(face, outputs.min_confidence) for face in faces])
     return Written(counts, people, marks)
+
+
+def group_photos(photos: Iterable[Faces], most: int) -> Iterator[list[Faces]]:
+    """Yields photos in lists: a column takes as long for one row as for a hundred.
+
+    A list ends with the `most`-th photo, or with the one that completes `FACES_AT_ONCE` faces.
+    """
+    group: list[Faces] = []
+    num_faces = 0
+    for faces in photos:
+        group.append(faces)
+        num_faces += len(faces)
+        if len(group) == most or num_faces >= FACES_AT_ONCE:
+            yield group
+            group = []
+            num_faces = 0
+    if group:
+        yield group
 
 
 def summarize_run(counts: "Counts", options: PhotoOptions) -> str:
@@ -372,17 +397,18 @@ class Counts:
         self.ambiguous = Counter[bool]()
         self.num_unreadable = 0  # photos, frames and failed videos
 
-    def add(self, info: PhotoInfo, rows: Sequence[Mapping[str, Cell]]) -> None:
-        """Adds a photo or frame and its rows in the table."""
-        kind = "photo"
-        if info.frame is not None:
-            kind = "frame"
-        elif is_video(Path(info.path)):
-            kind = "failed video"
-        self.kinds[kind] += 1
-        self.statuses[info.reason] += 1
-        self.num_unreadable += info.status not in READ_STATUSES
-        self.cuts.add(info)
+    def add(self, infos: Sequence[PhotoInfo], rows: Sequence[Mapping[str, Cell]]) -> None:
+        """Adds photos and frames and their rows in the table."""
+        for info in infos:
+            kind = "photo"
+            if info.frame is not None:
+                kind = "frame"
+            elif is_video(Path(info.path)):
+                kind = "failed video"
+            self.kinds[kind] += 1
+            self.statuses[info.reason] += 1
+            self.num_unreadable += info.status not in READ_STATUSES
+            self.cuts.add(info)
         for row in rows:
             if row.get("face") is None:  # a photo without a face
                 continue
