@@ -114,29 +114,32 @@ def read_model_settings(plain: Any, name: str | Path, pretraining: bool = False)
     Raises:
         FerVitError: Settings are missing or wrong.
     """
+    crop = read_crop(plain, name)
+    if not pretraining:
+        check_labels(plain["labels"], name)
+    values = {}
+    for key in SETTINGS_KEYS:
+        if key not in CROP_KEYS and plain.get(key) is not None:
+            values[key] = plain[key]
+    outputs = _read_outputs({key: values.pop(key) for key in OUTPUT_KEYS if key in values}, name)
+    settings = read_settings(ModelSettings, values, name, crop=crop, outputs=outputs)
+    check_ranges(settings, name)
+    return settings
+
+
+def read_crop(plain: Any, name: str | Path) -> CropSpec:
+    """Returns how a model's faces are cropped; arguments and errors as for `read_model_settings`.
+
+    Reading all settings takes much longer.
+    """
     config = plain.get("config") if isinstance(plain, dict) else None
     if not isinstance(config, dict) or not isinstance(plain.get("labels"), list | tuple):
         raise ModelError(
             f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
         )
-    if not pretraining:
-        check_labels(plain["labels"], name)
-    values = {key: plain[key] for key in SETTINGS_KEYS if plain.get(key) is not None}
     crop = {"size": config.get("img_size", DEFAULT_SIZE), "regions": config.get("regions", ())}
-    for key in CROP_KEYS:
-        given = values.pop(key, None)
-        if given:
-            crop[key] = given
-    plain_outputs = {key: values.pop(key) for key in OUTPUT_KEYS if key in values}
-    settings = read_settings(
-        ModelSettings,
-        values,
-        name,
-        crop=read_settings(CropSpec, crop, name),
-        outputs=_read_outputs(plain_outputs, name),
-    )
-    check_ranges(settings, name)
-    return settings
+    crop |= {key: plain[key] for key in CROP_KEYS if plain.get(key)}
+    return read_settings(CropSpec, crop, name)
 
 
 def _read_outputs(values: dict[str, Any], name: str | Path) -> HeadOutputs:

@@ -103,7 +103,7 @@ class FaceFinder:
             return self.search(image_file.decode_image(content), info)
         image_file.check_cost(content)  # refuses huge files before Pillow reads their header
         reduction = image_file.reduction_to(content, MAX_SIDE)
-        image = image_file.decode_image(content, reduction)
+        image = image_file.decode_image(content, reduction, checked=True)
         faces = self.detector.find(image)
 
         # A face that becomes larger in its crop is cut from the full photo, because the reduced one
@@ -113,7 +113,7 @@ class FaceFinder:
         enlarges = any(np.linalg.det(to_crop[:, :2]) > 1 for to_crop in to_crops)
         if reduction > 1 and enlarges:
             faces = [face.moved(reduction) for face in faces]  # to pixels of the full photo
-            image = image_file.decode_image(content)
+            image = image_file.decode_image(content, checked=True)
             reduction = 1
         refined = [face.moved(reduction) for face in self.detector.confirm(image, faces)]
         size = image_file.size_of_photo(content, image, reduction)

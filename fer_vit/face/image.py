@@ -99,23 +99,24 @@ def quiet_opencv() -> AbstractContextManager[None]:
     return OPENCV_LOG_LEVEL.changed(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 
-def decode_image(data: bytes, reduction: int = 1) -> Image:
+def decode_image(data: bytes, reduction: int = 1, checked: bool = False) -> Image:
     """Decodes an encoded image to RGB uint8 (H, W, 3), made upright by EXIF or AVIF boxes.
 
     Other modes become 8-bit RGB; an animation gives the first frame. `reduction` (1, 2, 4 or 8)
     divides width and height; a reduced JPEG is decoded in a third of the time or less. Raises
-    ImageError as `check_cost`, and for an image that cannot be decoded. In a worker process,
-    decoding may take `MAX_MEMORY` (Linux).
+    ImageError as `check_cost`, unless the caller has `checked` that, and for an image that cannot
+    be decoded. In a worker process, decoding may take `MAX_MEMORY` (Linux).
     """
     with memory_limit(MAX_MEMORY) if is_worker() else nullcontext():
         try:
+            if not checked:
+                check_cost(data)
             return _decode(data, reduction)
         except MemoryError as error:
             raise ImageError(CRASHED) from error
 
 
 def _decode(data: bytes, reduction: int) -> Image:
-    check_cost(data)
     flags = cv2.IMREAD_COLOR_RGB | REDUCED[reduction]
     orientation = 1
     if brands(data) & AVIF:  # OpenCV applies EXIF, which AVIF ignores
@@ -273,6 +274,8 @@ def size_of_photo(data: bytes, image: Image, reduction: int) -> Size:
     """
     height, width = image.shape[:2]
     size = (width * reduction, height * reduction)
+    if reduction == 1:
+        return size
     header = image_size(data)
     if header is None or all(side % reduction == 0 for side in header):
         return size

@@ -13,7 +13,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.faces import Source
-from fer_vit.model_settings import read_model_settings
+from fer_vit.model_settings import read_crop
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.photos import (
     PhotoBatch,
@@ -110,5 +110,5 @@ def start_reading(
     folder = shipped_models().get(model or DEFAULT_MODEL)
     if folder is None or not options.workers:
         return None
-    spec = read_model_settings(read_config(folder, folder.name), folder.name).crop
+    spec = read_crop(read_config(folder, folder.name), folder.name)
     return Started(spec, read_sources(sources, make_finder(spec, options), options))
