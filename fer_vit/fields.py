@@ -385,11 +385,16 @@ ANY_SMOOTHED_FIELD = Field(
 
 def all_face_fields() -> list[Field]:
     """Returns all columns of the tables of faces that `predict` and `live` write, in order."""
+    of_heads = []
+    for name, head in HEADS.items():
+        if name != POSE_HEAD:
+            for column, meaning in head.columns.items():
+                of_heads.append(_head_field(name, column, meaning))
     return [
         *IDENTITY_FIELDS,
         *EXPRESSION_FIELDS,
         *POSE_FIELDS,
-        *head_fields(),
+        *of_heads,
         *map(mean_field, MEANS),
         *UNCERTAINTY_FIELDS,
         SMOOTHED_FIELDS[0],
@@ -399,17 +404,6 @@ def all_face_fields() -> list[Field]:
         *ORIGIN_FIELDS,
         *FEATURE_FIELDS,
     ]
-
-
-def head_fields() -> list[Field]:
-    """Returns the columns of further heads without the pose, in the order of `HEADS`."""
-    columns: list[Field] = []
-    for name, head in HEADS.items():
-        if name == POSE_HEAD:
-            continue
-        for column, meaning in head.columns.items():
-            columns.append(_head_field(name, column, meaning))
-    return columns
 
 
 def _head_field(head: str, column: str, meaning: str) -> Field:

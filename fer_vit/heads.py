@@ -428,6 +428,14 @@ class HeadOutputs:
         return HeadOutputs(tuple(output for output in self.outputs if output.head in heads))
 
     @property
+    def all_heads(self) -> list[str]:
+        """The names of all heads of a model with these outputs.
+
+        Each model has an expression and a pose; without a head `pose`, landmarks give the pose.
+        """
+        return [EXPRESSION, POSE, *(head for head in self.by_head if head != POSE)]
+
+    @property
     def plain(self) -> dict[str, list[str]]:
         """The names of the outputs by head, as files have them."""
         return {head: of_head.names for head, of_head in self.by_head.items()}

@@ -39,7 +39,7 @@ from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import Recognizer, list_head_names, load
+from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
@@ -125,7 +125,7 @@ def heads_of(name: str) -> list[str]:
     if is_checkpoint(name):
         return load_cached(name).heads
     settings = read_model_settings(read_config(fetch_folder(name), name), name)
-    return list_head_names(settings.outputs)
+    return settings.outputs.all_heads
 
 
 def prepare_explanations(model: Recognizer) -> None:

@@ -40,7 +40,7 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import Array, Float32Array
-from fer_vit.heads import EXPRESSION, POSE, HeadOutputs
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import read_prior
 from fer_vit.predict.computed import head_angles, measure_blur, pose_source, regions_in_photo
 from fer_vit.predict.inputs import Images, as_sources, is_video
@@ -577,7 +577,7 @@ class Recognizer:
     @property
     def heads(self) -> list[str]:
         """The names of the heads: the expression, the pose, and further heads."""
-        return list_head_names(self.outputs)
+        return self.outputs.all_heads
 
     def scheme(self, detector: ChosenDetector) -> Scheme:
         """Returns the scheme of the faces that this model and a detector predict."""
@@ -593,11 +593,3 @@ class Recognizer:
             sure_score=find_detector(detector).sure_score,
             origin=self.origin(detector),
         )
-
-
-def list_head_names(outputs: HeadOutputs) -> list[str]:
-    """Returns the names of all heads of a model, given the outputs of further heads.
-
-    Each model has an expression and a pose; without a head `pose`, landmarks give the pose.
-    """
-    return [EXPRESSION, POSE, *(head for head in outputs.by_head if head != POSE)]

@@ -8,27 +8,27 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
-from fer_vit.train.outputs import SharedOutputs
+from fer_vit.train.outputs import TrainedHead
 from fer_vit.wording import list_names
 
 
 def check_learnable(
-    manifest: Manifest, trained: Mapping[str, SharedOutputs], *, has_teachers: bool
+    manifest: Manifest, trained: Mapping[str, TrainedHead], *, has_teachers: bool
 ) -> None:
     """Raises FerVitError when a head or the expression has no targets.
 
     Args:
         manifest: The faces.
-        trained: The outputs of each further head that is trained.
+        trained: The further heads that are trained.
         has_teachers: Whether other models predict the expression of the training faces.
     """
     train = manifest.split("train")
     if not len(train):  # a user's data module reads them elsewhere
         return
     targets = train.head_targets()
-    for head, shared in trained.items():
+    for head, of_head in trained.items():
         empty = []
-        for output, index in zip(shared.outputs, shared.of_data, strict=True):
+        for output, index in zip(of_head.outputs, of_head.of_data, strict=True):
             if np.isnan(targets[head][:, index]).all():
                 empty.append(output.column)
         if empty:

@@ -3,7 +3,7 @@
 M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS
 from fer_vit.stats.measures import measure
-from fer_vit.train.outputs import SharedOutputs
+from fer_vit.train.outputs import TrainedHead
 
 # Metrics of the head `expression` that are logged if a face of the split has a label.
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")
@@ -115,10 +115,10 @@ def log_name(head: str, measure_name: str) -> str:
     return f"{head}_{measure_name.lower().replace(' ', '_')}"
 
 
-def output_metrics(shared: Mapping[str, SharedOutputs], trained: Iterable[str]) -> nn.ModuleDict:
+def output_metrics(trained: Mapping[str, TrainedHead]) -> nn.ModuleDict:
     """Returns the metrics of the trained heads, by head."""
     metrics = nn.ModuleDict()
-    for head in trained:
+    for head, of_head in trained.items():
         entry = HEADS[head]
-        metrics[head] = OutputMetrics(len(shared[head].outputs), entry.measures, entry.period)
+        metrics[head] = OutputMetrics(len(of_head.outputs), entry.measures, entry.period)
     return metrics

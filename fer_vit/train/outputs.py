@@ -1,4 +1,4 @@
-"""The outputs of further heads that model and data share, and the weights of their losses."""
+"""The further heads of a model in training: the outputs that model and data share, and weights."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,16 +9,33 @@ from fer_vit.heads import HEADS, HeadOutputs
 MAX_WEIGHT = 1e6  # largest weight of a head's loss
 
 
-class SharedOutputs(NamedTuple):
-    """The outputs of a head that both the model and the data have."""
+class TrainedHead(NamedTuple):
+    """The outputs of a head that both the model and the data have, and how much they count."""
 
     outputs: HeadOutputs
-    of_model: list[int]  # their indices among the outputs of the model
-    of_data: list[int]  # their indices among the outputs of the data
+    of_model: list[int]  # their indices among the head's outputs of the model
+    of_data: list[int]  # their indices among the head's outputs of the data
+    weight: float  # the weight of the loss
 
 
-def choose_heads(data: HeadOutputs, weights: Mapping[str, float]) -> dict[str, float]:
-    """Returns the weight of each trained head; raises FerVitError if the data lacks a head."""
+def plan_heads(
+    outputs: HeadOutputs | None,
+    data: HeadOutputs,
+    start: HeadOutputs,
+    weights: Mapping[str, float],
+) -> tuple[HeadOutputs, dict[str, TrainedHead]]:
+    """Returns the outputs of a model in training, and the heads that are trained, by name.
+
+    Args:
+        outputs: The model's outputs. None: the outputs of `start`, and of the heads that are
+            trained.
+        data: The outputs for which the data has targets.
+        start: The outputs of the model from which the training starts.
+        weights: The weights of the losses by head. Default: as in `HEADS`. 0 leaves a head out.
+
+    Raises:
+        FerVitError: A weight is out of range, or the data has no targets for its head.
+    """
     for head, weight in weights.items():
         if not 0 <= weight <= MAX_WEIGHT:
             raise FerVitError(
@@ -31,46 +48,13 @@ def choose_heads(data: HeadOutputs, weights: Mapping[str, float]) -> dict[str, f
                 f"Expected targets of {head} in the manifest (`--model.head_weights`), but it has "
                 f"{actual}."
             )
-    chosen = {head: weights.get(head, HEADS[head].weight) for head in data.by_head}
-    return {head: weight for head, weight in chosen.items() if weight}
-
-
-class HeadPlan(NamedTuple):
-    """The further heads of a model, and which of their outputs are trained."""
-
-    outputs: HeadOutputs  # of the model
-    shared_outputs: dict[str, SharedOutputs]  # outputs of both model and data by head
-    weights: dict[str, float]  # weight of the loss of each trained head
-
-
-def plan_heads(
-    outputs: HeadOutputs | None,
-    data: HeadOutputs,
-    start: HeadOutputs,
-    weights: Mapping[str, float],
-) -> HeadPlan:
-    """Returns the heads of a model in training.
-
-    Args:
-        outputs: The model's outputs. None: the outputs of `start`, and of the heads that are
-            trained.
-        data: The outputs for which the data has targets.
-        start: The outputs of the model from which the training starts.
-        weights: The weights of the losses by head. Default: as in `HEADS`. 0 leaves a head out.
-
-    Raises:
-        FerVitError: A weight is out of range, or the data has no targets for its head.
-    """
-    trained = choose_heads(data, weights)
+    used = {head: weights.get(head, HEADS[head].weight) for head in data.by_head}
+    learned = data.of_head(*(head for head, weight in used.items() if weight))
     if outputs is None:
-        outputs = start.merged(data.of_head(*trained))
-    shared = {}
-    for head, of_head in outputs.shared(data).by_head.items():
-        of_model = of_head.indices_in(outputs.of_head(head))
-        of_data = of_head.indices_in(data.of_head(head))
-        shared[head] = SharedOutputs(of_head, of_model, of_data)
-    return HeadPlan(
-        outputs=outputs,
-        shared_outputs=shared,
-        weights={head: weight for head, weight in trained.items() if head in shared},
-    )
+        outputs = start.merged(learned)
+    trained = {}
+    for head, shared in outputs.shared(learned).by_head.items():
+        of_model = shared.indices_in(outputs.of_head(head))
+        of_data = shared.indices_in(data.of_head(head))
+        trained[head] = TrainedHead(shared, of_model, of_data, used[head])
+    return outputs, trained

@@ -166,12 +166,10 @@ class FERTask(RegionViTModule):
 
         # the further heads, and which of their outputs are trained
         of_data = HeadOutputs.of_names(outputs or {}, "The data")
-        of_model = None if heads is None else HeadOutputs.of_names(heads, "The model")
+        given = None if heads is None else HeadOutputs.of_names(heads, "The model")
         of_start = start.settings.outputs if start else NO_OUTPUTS
-        plan = plan_heads(of_model, of_data, of_start, head_weights or {})
+        of_model, self.trained_heads = plan_heads(given, of_data, of_start, head_weights or {})
         self.heads_of_data = [*of_data.by_head]
-        self.shared_outputs = plan.shared_outputs
-        self.loss_weights = plan.weights  # weight of the loss of each trained further head
 
         # A checkpoint has the arguments as settings, some replaced by the chosen values. It has all
         # weights, so no `init` is loaded with it, and `outputs` has all heads.
@@ -180,17 +178,17 @@ class FERTask(RegionViTModule):
             align=crop.align,
             template=crop.template,
             init=None,
-            outputs=plan.outputs.plain,
+            outputs=of_model.plain,
             heads=None,
         )
 
         # the net, and the models that teach it
-        self.net = build_model(network, labels, crop=crop, outputs=plan.outputs.plain)
+        self.net = build_model(network, labels, crop=crop, outputs=of_model.plain)
         self.teachers = Teachers(teachers or [], self.net)
         self.start_teacher: StartTeacher | None = None
         if start:
             log_once(take_weights(self.net, start))
-            trained = plan.outputs.shared(of_data.of_head(*self.loss_weights))
+            trained = of_model.shared(of_data.of_head(*self.trained_heads))
             self.start_teacher = create_start_teacher(self.net, start, trained)
 
         # the frozen parts: without gradients, and `train` keeps them in evaluation mode
@@ -204,7 +202,7 @@ class FERTask(RegionViTModule):
         self.labels = labels
         self.metrics = expression_metrics(num_classes)
         self.mean_loss = MeanMetric()
-        self.head_metrics = output_metrics(self.shared_outputs, self.loss_weights)
+        self.head_metrics = output_metrics(self.trained_heads)
         self.accuracy_without_near_duplicates = MeanMetric()
 
         # what a run computes
@@ -227,11 +225,10 @@ class FERTask(RegionViTModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         manifest = getattr(data, "manifest", None)
         if manifest is not None:
-            trained = {head: self.shared_outputs[head] for head in self.loss_weights}
-            check_learnable(manifest, trained, has_teachers=bool(self.teachers.names))
+            check_learnable(manifest, self.trained_heads, has_teachers=bool(self.teachers.names))
             callbacks: list[ModelCheckpoint] = self.trainer.checkpoint_callbacks  # type: ignore[assignment]
             monitored = {callback.monitor for callback in callbacks if callback.monitor}
-            check_monitored(manifest, monitored, [*self.loss_weights])
+            check_monitored(manifest, monitored, [*self.trained_heads])
         strength = self.hparams["logit_adjust"]
         if strength:
             if not hasattr(data, "class_counts"):
@@ -258,9 +255,9 @@ class FERTask(RegionViTModule):
         logits = outputs[EXPRESSION]  # (B, C)
         votes = self.teachers.teach(batch)  # (B, C)
         loss = self._loss_of_labelled(logits + self.adjustment, votes)
-        for head, weight in self.loss_weights.items():
+        for head, trained in self.trained_heads.items():
             preds, target = self._shared_columns(head, outputs, batch)
-            loss = loss + weight * head_loss(head, preds, target)
+            loss = loss + trained.weight * head_loss(head, preds, target)
         if self.start_teacher:
             # `head_weights` is for outputs that are trained with targets; these outputs are not.
             for head, taught in self.start_teacher.teach(batch).items():
@@ -271,8 +268,8 @@ class FERTask(RegionViTModule):
         self, head: str, outputs: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Tensor]:
         """Returns predictions and targets (B, K) of the K outputs that model and data share."""
-        shared = self.shared_outputs[head]
-        return outputs[head][:, shared.of_model], batch.targets[head][:, shared.of_data]
+        trained = self.trained_heads[head]
+        return outputs[head][:, trained.of_model], batch.targets[head][:, trained.of_data]
 
     def _in_photo(
         self, head: str, values: Tensor, target: Tensor, batch: Batch
@@ -280,7 +277,7 @@ class FERTask(RegionViTModule):
         """Converts values and targets (B, K) from the crop to the photo, as `predict` does."""
         if HEADS[head].rotate is rotate_unchanged:
             return values, target
-        outputs = self.shared_outputs[head].outputs
+        outputs = self.trained_heads[head].outputs
         degrees = np.array([rotation(matrix) for matrix in batch.to_crop.cpu().numpy()])
         truth = outputs.in_photo(target.cpu().numpy(), degrees)
         turned = outputs.in_photo(values.cpu().numpy(), degrees)
@@ -308,7 +305,7 @@ class FERTask(RegionViTModule):
     @property
     def accepts_unlabelled(self) -> bool:
         """Whether training faces may lack a label, because heads or teachers have targets."""
-        return bool(self.loss_weights) or bool(self.teachers.names)
+        return bool(self.trained_heads) or bool(self.teachers.names)
 
     @property
     def stage(self) -> Literal["val", "test"]:
@@ -407,7 +404,7 @@ class FERTask(RegionViTModule):
             tables.append(write_expression(folder, self.stage, self.labels, counts, recall))
         for head, metrics in self.head_metrics.items():
             preds, target = metrics.collected()
-            names = self.shared_outputs[head].outputs.names
+            names = self.trained_heads[head].outputs.names
             tables.append(write_outputs(folder, self.stage, head, names, preds, target))
         log_once("\n\n".join(tables))
         log_once(f"Tables and pictures: {folder}")
