@@ -18,8 +18,8 @@ from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.altered import altered_rows
-from fer_vit.evaluation.labelled import predict_manifest
 from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.page import class_table, rows_table
 from fer_vit.evaluation.robustness import measure_robustness
 from fer_vit.evaluation.score import score_votes

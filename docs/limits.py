@@ -8,13 +8,12 @@ from fer_vit.app import guard, jobs, server, tasks, uploads
 from fer_vit.commands import predict
 from fer_vit.data import schema
 from fer_vit.engine import onnx_engine
-from fer_vit.evaluation import join
 from fer_vit.face import detectors, headers, image
 from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
 from fer_vit.sources import archive, duplicates, text_tables
-from fer_vit.tables import layout, read
+from fer_vit.tables import groups, layout, read
 from fer_vit.visualization import report
 
 MEGA = 1_000_000
@@ -105,7 +104,7 @@ def table_limits() -> Iterator[Limit]:
         "time for a workbook, JSON Lines or Parquet",
         f"{minutes(read.BASE_SECONDS)} and a second for each {read.BYTES_PER_SECOND // 1000} kB",
     )
-    yield Limit("characters of the name of a group or person", f"{join.MAX_NAME_LENGTH:,}")
+    yield Limit("characters of the name of a group or person", f"{groups.MAX_NAME_LENGTH:,}")
     yield Limit("rows of an .xlsx", f"{table.MAX_SHEET_ROWS:,}", "a CSV beside it has all rows")
     yield Limit(
         "images in a table of a folder", f"{predict.PART_SIZE:,}", "the default of `--part_size`"

@@ -10,7 +10,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fer_vit.errors import FerVitError, printable, short
-from fer_vit.geometry import Array
+from fer_vit.geometry import Array, Mask
 from fer_vit.texts import user_text
 
 EXPRESSIONS = (  # the eight expressions in FERPlus' order
@@ -91,6 +91,13 @@ def merge_probabilities(probabilities: Array, matrix: Array) -> Array:
     """
     merged = probabilities @ matrix
     return np.asarray(merged / merged.sum(1, keepdims=True))
+
+
+def have_ties(targets: Array) -> Mask:
+    """Returns a mask (M,) of the faces for which several labels have the largest share (M, C)."""
+    largest = targets.max(1, keepdims=True)
+    # the shares of merged labels are sums, with rounding errors
+    return np.asarray(np.isclose(targets, largest, rtol=1e-6, atol=0).sum(1) > 1)
 
 
 def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fer_vit.angles import join_directions
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.labelled import pair_outputs
 from fer_vit.heads import (
     HEADS,
     MEANS,
@@ -28,6 +27,7 @@ from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import TokenLayout, Tokens
+from fer_vit.tables.labelled import pair_outputs
 from tests.helpers.models import ROUNDING
 
 REGIONS = ("right_eye", "left_eye", "mouth")

@@ -14,7 +14,7 @@ from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation.labelled import predict_manifest
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import HEADS, Head, HeadOutputs, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS

@@ -10,13 +10,14 @@ import numpy as np
 from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
-from fer_vit.evaluation.labelled import join_labelled, predict_manifest
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_resumable
 from fer_vit.report.results_page import RESULTS_FILES
+from fer_vit.tables.labelled import join_labelled
 from fer_vit.train.recipe import Recipe
 
 LOGGER = logging.getLogger("fer_vit")

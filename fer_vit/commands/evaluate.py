@@ -7,14 +7,9 @@ from pathlib import Path
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.data.schema import Split
-from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.read import (
-    Conditions,
-    check_needs,
-    read_labelled,
-    read_other,
-    with_columns,
-)
+from fer_vit.evaluation.altered import score_robustness
+from fer_vit.evaluation.manifest import ManifestFaces
+from fer_vit.evaluation.read import Conditions, check_needs, read_labelled, read_other
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.files import check_output
@@ -22,6 +17,7 @@ from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.tables.images import AngleUnit
+from fer_vit.tables.join import with_columns
 from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
@@ -107,8 +103,8 @@ def evaluate(
     results = score(faces, by, second, against or "")
     if results.notes:
         LOGGER.warning("\n".join(results.notes))
-    if robustness:
-        results = replace(results, rows=(*results.rows, *score_altered(faces, second)))
+    if robustness and isinstance(faces, ManifestFaces):
+        results = replace(results, rows=(*results.rows, *score_robustness(faces, second)))
     results = replace(results, facts={"data": str(data), **results.facts})
     LOGGER.info(results.write(output, overwrite))
     return results

@@ -15,7 +15,6 @@ from fer_vit.commands import find_network
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, check_whole
-from fer_vit.evaluation.labelled import name_units
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
@@ -32,6 +31,7 @@ from fer_vit.stats.bootstrap import MIN_UNITS, mean_intervals
 from fer_vit.stats.estimate import Estimate, estimate_text, plain_estimates
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.tables.labelled import name_units
 from fer_vit.texts import json_text
 from fer_vit.wording import counted
 

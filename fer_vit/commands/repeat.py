@@ -12,7 +12,7 @@ from fer_vit.commands import accept_text
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError, check_number
-from fer_vit.evaluation.labelled import predict_manifest
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.files import atomic_write, check_output
 from fer_vit.listing import check_resumable
 from fer_vit.report.table import TableWriter, align_columns, markdown, share_formats

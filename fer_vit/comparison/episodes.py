@@ -19,12 +19,12 @@ import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.measures import Kind, Measures, clip_seconds
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
 from fer_vit.stats.persons import ROUNDING_ERROR
 from fer_vit.tables.cells import is_missing
+from fer_vit.tables.labelled import Labelled
 
 SHORTEST_CLIP = 1e-3  # an observation that is seen for a shorter time, in seconds, has no rates
 MISSING_FRAMES = 2.0  # a step between frames above this multiple of the usual one is a gap

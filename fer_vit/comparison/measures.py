@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.heads import HEADS, MOVEMENTS, WEAK, HeadOutputs, output_titles
 from fer_vit.stats.means import average, average_directions
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
+from fer_vit.tables.labelled import Labelled
 
 CHANGE = "change_"  # the start of the columns of changes from rest in measures.csv
 

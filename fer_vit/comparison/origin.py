@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import yaml
 
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.heads import NO_OUTPUTS, POSE, HeadOutputs
 from fer_vit.model_settings import read_model_settings
 from fer_vit.store.hub import CARD_FILE, read_config, shipped_models
+from fer_vit.tables.labelled import Labelled
 
 
 @dataclass(frozen=True)

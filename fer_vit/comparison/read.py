@@ -29,20 +29,15 @@ from fer_vit.comparison.measures import (
 from fer_vit.comparison.origin import find_model
 from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study
 from fer_vit.errors import FerVitError, known_names, short, suggest
-from fer_vit.evaluation.checks import find_moments
-from fer_vit.evaluation.join import describe_groups
-from fer_vit.evaluation.labelled import Labelled
-from fer_vit.evaluation.read import (
-    check_predicted,
-    leave_out_uncertain,
-    read_predictions,
-    with_columns,
-)
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
+from fer_vit.tables.groups import describe_groups
+from fer_vit.tables.join import with_columns
+from fer_vit.tables.labelled import Labelled
+from fer_vit.tables.predicted import check_predicted, leave_out_uncertain, read_predictions
 
 MAX_CONDITIONS = 20  # 20 conditions have 190 pairs; the 1,225 pairs of 50 would take minutes
 MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a baseline
@@ -272,7 +267,7 @@ def _note_several(measured: Labelled, person: str) -> list[str]:
 
     Some of these faces may be other people's.
     """
-    moments = find_moments(measured.columns)
+    moments = measured.moments
     persons = measured.columns[person]
     counts = Counter(zip(measured.paths, moments, persons, strict=True))
     several = [path for (path, _, _), count in counts.items() if count > 1]

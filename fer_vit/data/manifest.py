@@ -33,6 +33,7 @@ from fer_vit.data.schema import (
 )
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
+from fer_vit.faces import Objects, as_objects
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS, Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs
@@ -241,11 +242,11 @@ class Manifest:
             )
         return list(self.table[name].to_pylist())
 
-    def describing_columns(self) -> dict[str, list[Any]]:
-        """Returns the values (M,) of the columns by which faces can be grouped, by column."""
+    def describing_columns(self) -> dict[str, Objects]:
+        """Returns the cells (M,) of the columns by which faces can be grouped, by column."""
         hidden = ["image", "split", "votes", "landmarks", *self.outputs.columns]
         names = [name for name in self.table.column_names if name not in hidden]
-        return {name: self.column(name) for name in names}
+        return {name: as_objects(self.column(name)) for name in names}
 
     def merge_labels(self, merge: Merge) -> "Manifest":
         """Merges labels and adds up their votes; leaves out faces whose label merges to None.
@@ -308,13 +309,6 @@ class Manifest:
         self.check_copy(path)
         with atomic_write(path) as file:
             pq.write_table(self.table, file, compression="zstd", row_group_size=ROW_GROUP)
-
-
-def have_ties(targets: Array) -> Mask:
-    """Returns a mask (M,) of the faces for which several labels have the largest share (M, C)."""
-    largest = targets.max(1, keepdims=True)
-    # the shares of merged labels are sums, with rounding errors
-    return np.asarray(np.isclose(targets, largest, rtol=1e-6, atol=0).sum(1) > 1)
 
 
 def no_label(path: str | Path, split: Split) -> FerVitError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fer_vit.evaluation.labelled import Labelled
+from fer_vit.evaluation.manifest import ManifestFaces
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, AlteredFaces, read_altered
 from fer_vit.evaluation.sets import ALTERED, FACES, count_row
 from fer_vit.geometry import Array, IntArray
@@ -16,19 +16,32 @@ from fer_vit.stats.bootstrap import Scale, mean_intervals
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.stats.results import Row
 from fer_vit.stats.tests import holm, paired_p
+from fer_vit.tables.labelled import Labelled
 
 
-def score_altered(faces: Labelled, second: Labelled | None = None) -> list[Row]:
-    """Returns the accuracy, and the errors of further heads, on altered images.
+def score_robustness(faces: ManifestFaces, second: Labelled | None = None) -> list[Row]:
+    """Predicts altered images, and returns the accuracy and the errors of further heads on them.
 
     Args:
-        faces: The faces of a manifest. A face without a label counts for further heads only.
+        faces: The faces of a manifest.
         second: The same faces with another model; None: no comparison.
     """
     if not faces.outputs:
         faces = faces.take(faces.labelled)
-    altered = read_images(faces, faces.rows)
-    other = read_images(second, faces.rows) if second is not None and second.images else None
+    other = read_images(second, faces.rows) if isinstance(second, ManifestFaces) else None
+    return score_altered(faces, read_images(faces, faces.rows), other)
+
+
+def score_altered(
+    faces: Labelled, altered: AlteredFaces, other: AlteredFaces | None = None
+) -> list[Row]:
+    """Returns the accuracy, and the errors of further heads, on altered images.
+
+    Args:
+        faces: The faces (N). A face without a label counts for further heads only.
+        altered: Their predictions by corruption.
+        other: The predictions of another model; None: no comparison.
+    """
     rows = []
     if faces.targets is not None:
         labelled = faces.take(faces.labelled)
@@ -47,12 +60,10 @@ def score_altered(faces: Labelled, second: Labelled | None = None) -> list[Row]:
     return rows
 
 
-def read_images(faces: Labelled, rows: IntArray) -> AlteredFaces:
+def read_images(faces: ManifestFaces, rows: IntArray) -> AlteredFaces:
     """Predicts rows of the manifest of some faces, altered in each way."""
-    assert faces.images is not None
-    manifest, model, merge = faces.images
-    chosen = manifest.select(np.isin(np.arange(len(manifest)), rows))
-    return read_altered(model, chosen, merge=merge)
+    chosen = faces.manifest.select(np.isin(np.arange(len(faces.manifest)), rows))
+    return read_altered(faces.model, chosen, merge=faces.merge)
 
 
 def face_errors(

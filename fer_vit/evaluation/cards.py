@@ -6,9 +6,9 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.report.results_page import Card
 from fer_vit.stats.scores import face_losses
+from fer_vit.tables.labelled import Labelled
 
 if TYPE_CHECKING:
     from fer_vit.evaluation.results import Evaluation

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.evaluation.page import evaluation_page
 from fer_vit.evaluation.sets import ALL, FACES, keys, value
 from fer_vit.geometry import Array, IntArray
@@ -15,6 +14,7 @@ from fer_vit.heads import EXPRESSION
 from fer_vit.report.results_page import write_files
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Results, nest
+from fer_vit.tables.labelled import Labelled
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ import numpy as np
 
 from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.errors import printable
-from fer_vit.evaluation.join import align_outputs, align_probabilities, describe_groups
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.evaluation.results import Evaluation, WrongLabel
 from fer_vit.evaluation.sets import (
     ALL,
@@ -44,6 +42,9 @@ from fer_vit.stats.measures import measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
 from fer_vit.stats.tests import GroupTest, group_tests, holm, mcnemar, paired_p
+from fer_vit.tables.groups import describe_groups
+from fer_vit.tables.join import align_outputs, align_probabilities
+from fer_vit.tables.labelled import Labelled
 
 MIN_VOTES = 6  # faces with this many votes or fewer share a row
 MAX_VOTES = 10  # faces with this many votes or more share a row

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fer_vit.evaluation.labelled import Labelled
 from fer_vit.geometry import Array
 from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import Scale
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import SCORES
+from fer_vit.tables.labelled import Labelled
 
 ALL = "all"
 WITHOUT_NEAR_DUPLICATES = "without near-duplicates"

@@ -20,10 +20,9 @@ from typing import Literal
 
 import numpy as np
 
-from fer_vit.data.manifest import have_ties
 from fer_vit.data.schema import VOTES_COLUMN, Reading, Row, Split
 from fer_vit.geometry import Array
-from fer_vit.labels import EXPRESSIONS
+from fer_vit.labels import EXPRESSIONS, have_ties
 from fer_vit.sources.errors import bad_line, not_found
 from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted

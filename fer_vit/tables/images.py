@@ -14,10 +14,9 @@ from fer_vit.geometry import Array
 from fer_vit.heads import POSE, HeadOutputs, Output
 from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
-from fer_vit.tables.layout import PATH
+from fer_vit.tables.layout import PATH, Source
 from fer_vit.tables.paths import normal_path
 from fer_vit.tables.read import Table, read_table
-from fer_vit.tables.source import Source
 
 AngleUnit = Literal["degrees", "radians"]
 DIVISORS = {"degrees": 1.0, "radians": math.pi / 180}  # what angles are divided by, by their unit
@@ -122,12 +121,8 @@ def _read_image_table(
 
 def check_filled(source: Source, name: str, cells: Objects) -> None:
     """Raises TableError for an empty cell in the column `name` (M,)."""
-    empty = is_missing(cells)
-    if empty.any():
-        raise TableError(
-            f"{source.row_name(int(empty.argmax()))}: expected a {name}, but it is empty. "
-            "Fill it in, or leave the row out."
-        )
+    problem = f"expected a {name}, but it is empty. Fill it in, or leave the row out."
+    source.check(is_missing(cells), problem)
 
 
 def check_distinct(source: Source, paths: Objects) -> None:

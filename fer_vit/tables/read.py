@@ -5,9 +5,10 @@ Every table of a user goes through `read_table`; `READERS` has a reader for each
 """
 
 import csv
+import os
 import re
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ import pyarrow.parquet as pq
 from fer_vit.errors import TableError, known_names, short, suggest
 from fer_vit.fields import is_feature
 from fer_vit.files import open_input
+from fer_vit.numbered import PART, parse_numbered_name
 from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
-from fer_vit.tables.layout import check_table_size, in_brackets, split_sheet, trim_names
-from fer_vit.tables.source import Source
+from fer_vit.tables.layout import Source, check_table_size, in_brackets, split_sheet, trim_names
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
 from fer_vit.wording import format_counts, list_names
@@ -110,35 +111,59 @@ class Table:
         return [f"{self.path.name}: read as missing in `{name}`: {format_counts(words)}."]
 
 
-def read_table(*paths: Path) -> Table:
-    """Reads a table, or the Parquet files that several processes of `predict` wrote, as one table.
+def read_table(path: Path) -> Table:
+    """Reads a table, or the part tables of a folder as one table.
 
-    Raises FerVitError when a file cannot be read.
+    Raises FerVitError when a file cannot be read, or a part table is missing.
     """
-    first = paths[0]
-    if table_suffix(first) not in READERS:  # all files have one suffix
+    paths, missing = find_tables(path)
+    if missing:
         raise TableError(
-            f"Expected a table that ends in {', '.join(READERS)}, but got {first}. Name another."
+            f"{path} lacks {missing:,} of its {missing + len(paths):,} tables. "
+            "Run the same `fer-vit predict` again to complete it."
+        )
+    if not paths:
+        paths = [path]
+    if table_suffix(paths[0]) not in READERS:  # all files have one suffix
+        raise TableError(
+            f"Expected a table that ends in {', '.join(READERS)}, but got {path}. Name another."
         )
     parts = []
     num_rows = {}
     assumed = []
-    for path in paths:
-        with reading(path):
-            file, _ = split_sheet(path)
-            open_input(file).close()  # the readers open the path again, and could wait for a pipe
-            cells, assumed_here = _read_file(path)
+    for file in paths:
+        with reading(file):
+            cells, assumed_here = _read_file(file)
             cells.validate(full=True)
-            cells = trim_names(path, cells)
+            cells = trim_names(file, cells)
         parts.append(cells)
-        num_rows[path] = cells.num_rows
+        num_rows[file] = cells.num_rows
         assumed += assumed_here
-    if len(parts) == 1:
-        return Table(Source(first, num_rows), parts[0], tuple(assumed))
-    with reading(first.parent):
+    with reading(path):
         # "permissive": a column that a file lacks becomes null, and types may widen
         joined = pa.concat_tables(parts, promote_options="permissive")
-    return Table(Source(first.parent, num_rows), joined, tuple(assumed))
+    return Table(Source(path, num_rows), joined, tuple(assumed))
+
+
+def find_tables(folder: Path) -> tuple[list[Path], int]:
+    """Returns the existing part tables of a folder in order, and the number of missing ones.
+
+    Each name has the number of part tables: part-00000-of-00002.parquet. Part tables of a run with
+    fewer processes are ignored.
+    """
+    if not folder.is_dir():
+        return [], 0
+    tables: dict[int, dict[int, Path]] = defaultdict(dict)  # by number of parts, then by index
+    for file_name in os.listdir(folder):
+        name = parse_numbered_name(file_name)
+        if name is not None and name.kind == PART:
+            tables[name.total][name.number] = folder / file_name
+    if not tables:
+        return [], 0
+    num_parts = max(tables)
+    parts = tables[num_parts]
+    existing = [parts[index] for index in sorted(parts) if index < num_parts]
+    return existing, num_parts - len(existing)
 
 
 def _read_file(path: Path) -> tuple[pa.Table, list[str]]:
@@ -146,9 +171,10 @@ def _read_file(path: Path) -> tuple[pa.Table, list[str]]:
 
     Text is read here: it takes only a few times the size of its file.
     """
+    file, _ = split_sheet(path)
+    open_input(file).close()  # the readers open the path again, and could wait for a pipe
     if READERS[table_suffix(path)] is read_text:
         return read_text(path)
-    file, _ = split_sheet(path)
     size = file.stat().st_size
     memory = BASE_MEMORY + MEMORY_PER_BYTE * size
     seconds = BASE_SECONDS + size // BYTES_PER_SECOND
@@ -259,3 +285,8 @@ def is_table(path: Path) -> bool:
     A manifest is a Parquet file with `fer_vit` in its metadata.
     """
     return table_suffix(path) in READERS and b"fer_vit" not in read_metadata(path)
+
+
+def is_predictions(path: Path) -> bool:
+    """Returns whether a path is a table, or a folder with part tables of `predict`."""
+    return is_table(path) or bool(find_tables(path)[0])

@@ -14,8 +14,9 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.evaluation.labelled import Labelled, predict_manifest
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.stats import bootstrap
+from fer_vit.tables.labelled import Labelled
 from tests.helpers.commands import fails, run
 from tests.helpers.logits import labelled_logits
 

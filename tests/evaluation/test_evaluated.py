@@ -7,12 +7,13 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.labelled import Labelled, predict_manifest
-from fer_vit.evaluation.read import read_predictions
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.report.table import TableWriter
 from fer_vit.sources.cartoon import draw_face
+from fer_vit.tables.labelled import Labelled
+from fer_vit.tables.predicted import read_predictions
 
 MERGE = dict.fromkeys(EXPRESSIONS, "other") | {"happiness": "good", "neutral": None}
 HEAD = (
@@ -45,10 +46,9 @@ def test_a_table_of_photos(tmp_path: Path) -> None:
     assert (faces.picture(1) == image).all()
     with pytest.raises(ImageError):
         faces.picture(2)
-    faces.columns["box_left"][0] = 500  # the photo is smaller than it was
-    faces.columns["box_right"][0] = 600
-    with pytest.raises(ImageError, match="outside"):
-        faces.picture(0)
+    row = f"{tmp_path}/a.png,ok,0,500,40,600,80,0.9,anger,0.75,0.25,0.75"
+    with pytest.raises(ImageError, match="outside"):  # the photo is smaller than it was
+        read_predictions(table(tmp_path / "q.csv", row)).picture(0)
     assert faces.units.tolist() == [0, 0, 1]
     assert set(faces.columns) >= {"status", "face", "label"}
     assert faces.take(np.array([2, 0])).rows.tolist() == [2, 0]

@@ -14,9 +14,9 @@ from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation import altered as altering, robustness, score as scoring
+from fer_vit.evaluation import robustness, score as scoring
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.labelled import Labelled, Pair, pair_outputs, predict_manifest
+from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, HeadOutputs
@@ -29,6 +29,7 @@ from fer_vit.stats import bootstrap
 from fer_vit.stats.measures import measure, measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.store.folder import load_network, save_network
+from fer_vit.tables.labelled import Labelled, Pair, pair_outputs
 from tests.helpers.commands import fails, run
 
 RNG = np.random.default_rng(0)
@@ -329,8 +330,7 @@ def altered() -> AlteredOutputs:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "RESAMPLES", 100)
-        patch.setattr(altering, "read_images", lambda read, _: read.images)
-        rows = score_altered(replace(faces, images=first), replace(faces, images=second))
+        rows = score_altered(faces, first, second)
     return AlteredOutputs(target, clean, turned, rows)
 
 

@@ -22,7 +22,6 @@ from sklearn.metrics import (
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation.labelled import Labelled, Pair
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.evaluation.sets import MIN_GROUP
@@ -54,6 +53,7 @@ from fer_vit.stats.tests import (
     standard_error,
     t_p,
 )
+from fer_vit.tables.labelled import Labelled, Pair
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {

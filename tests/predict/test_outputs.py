@@ -9,8 +9,6 @@ import torch
 
 from fer_vit import load, table
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.join import add_columns
-from fer_vit.evaluation.read import read_predictions
 from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.fields import is_owned
@@ -25,6 +23,8 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.folder import save_network
+from fer_vit.tables.join import add_columns
+from fer_vit.tables.predicted import read_predictions
 from tests.helpers.commands import CROPS, fails, predict, run
 from tests.helpers.crops import as_tensors
 from tests.helpers.videos import write_video

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import TableError
-from fer_vit.tables.predicted import read_predicted
+from fer_vit.tables.predicted import read_predictions
 
 TEXT = """path;face;label;confidence;ambiguous;p_happiness;p_anger;yaw;feature_0;age
 ./a.png;0;happiness;0,75;true;0,75;0,25;-1,5;0,1;30
@@ -20,18 +20,20 @@ b.png;;;;;;;;;1.0
 
 def test_columns_have_the_types_of_their_fields(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TEXT)
-    table = read_predicted(tmp_path / "t.csv")
+    table = read_predictions(tmp_path / "t.csv")
     assert table.labels == ["happiness", "anger"]
     assert table.paths.tolist() == ["./a.png", "./a.png", "b.png"]  # in one spelling
     assert table.predicted.tolist() == [True, True, False]
-    np.testing.assert_array_equal(table.shares, [[0.75, 0.25], [0.5, 0.5], [np.nan, np.nan]])
+    np.testing.assert_array_equal(table.probabilities, [[0.75, 0.25], [0.5, 0.5], [np.nan, np.nan]])
     assert table.columns["face"].tolist() == [0, 1, None]
     assert [type(cell) for cell in table.columns["face"]] == [int, int, type(None)]
     assert table.columns["yaw"].tolist() == [-1.5, None, None]
     assert table.columns["ambiguous"].tolist() == [True, None, None]
     assert table.columns["age"].tolist() == ["30", None, "1"]  # a column of a user has names
-    assert not {"path", "p_anger", "feature_0"} & table.columns.keys()
-    assert len(table.notes) == 2  # how the text was read, and a word for a missing value
+    assert not {"p_anger", "feature_0"} & table.columns.keys()
+    assert (
+        len(table.notes) == 3
+    )  # how it was read, a word for a missing value, and a photo without a face
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_a_cell_that_does_not_fit_its_column(
     lines[1] = ";".join(cells)
     (tmp_path / "t.csv").write_text("\n".join([head, *lines]))
     with pytest.raises(TableError, match=rf"t\.csv, row 2 .*`{column}`.*`{re.escape(shown)}`"):
-        read_predicted(tmp_path / "t.csv")
+        read_predictions(tmp_path / "t.csv")
 
 
 def test_a_cell_of_a_part_is_named_by_its_file(tmp_path: Path) -> None:
@@ -61,4 +63,4 @@ def test_a_cell_of_a_part_is_named_by_its_file(tmp_path: Path) -> None:
         cells |= {"p_happiness": [0.75], "p_anger": [0.25]}
         pq.write_table(pa.table(cells), tmp_path / f"part-{part:05d}-of-00002.parquet")
     with pytest.raises(TableError, match=r"part-00001-of-00002\.parquet, row 1 .*`yaw`.*`x`"):
-        read_predicted(tmp_path)
+        read_predictions(tmp_path)

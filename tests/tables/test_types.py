@@ -13,7 +13,9 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.tables.images import read_images, read_truth_table
-from fer_vit.tables.predicted import read_predicted
+from fer_vit.tables.labelled import Labelled
+from fer_vit.tables.predicted import type_columns
+from fer_vit.tables.read import read_table
 
 ROWS = 4
 NOT_UTF8 = pa.Array.from_buffers(
@@ -60,6 +62,10 @@ def odd_columns() -> Iterator[pa.Array]:
     yield pa.DictionaryArray.from_arrays(pa.array([0] * ROWS), NOT_UTF8)
 
 
+def read_rows(path: Path) -> Labelled:
+    return type_columns(read_table(path))
+
+
 TABLE = {
     "path": [f"a{row}.jpg" for row in range(ROWS)],
     "status": ["ok"] * ROWS,
@@ -74,7 +80,7 @@ TABLE = {
     "condition": ["a", "b"] * (ROWS // 2),
 }
 READERS: tuple[Callable[[Path], object], ...] = (
-    read_predicted,
+    read_rows,
     read_images,
     lambda path: read_truth_table(path, ["neutral", "happiness"]),
 )
@@ -99,7 +105,7 @@ def test_a_column_of_a_user_may_have_any_type(tmp_path: Path) -> None:
     for cells in odd_columns():
         pq.write_table(pa.table(TABLE | {"note": cells}), path)
         try:
-            read = read_predicted(path)
+            read = read_rows(path)
         except FerVitError as error:
             refused.append(str(error))
             continue

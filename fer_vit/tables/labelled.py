@@ -3,27 +3,23 @@
 N faces, C expressions, K outputs.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
-from fer_vit.conformal import in_set
-from fer_vit.data.manifest import Manifest, have_ties
-from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError
 from fer_vit.faces import Objects, as_objects
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs
-from fer_vit.labels import Merge, merge_names, merge_probabilities
-from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
+from fer_vit.labels import have_ties
 
 Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
+
+MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos
 
 
 class Pair(NamedTuple):
@@ -59,30 +55,12 @@ def name_units(paths: Iterable[str], persons: Iterable[object] | None) -> list[s
     return names
 
 
-class Images(NamedTuple):
-    """What predicts the faces of a manifest."""
-
-    manifest: Manifest
-    model: Recognizer
-    merge: Merge | None  # how labels of the model are merged
-
-    @property
-    def has_sets(self) -> bool:
-        """Whether predictions add the column `ambiguous`.
-
-        The column needs prediction sets. They are calibrated for the model's own labels: a merge
-        of labels excludes them.
-        """
-        return bool(self.model.thresholds) and self.merge is None
-
-
 @dataclass(frozen=True, eq=False)
 class Labelled:
     """N faces with truth: what a model predicts, labels and targets, columns and paths.
 
     `fer_vit.faces.Faces` has what a detector and a model found in photos. The predictions of
-    `Labelled` may be by another program, or of a manifest, whose model predicts later: until
-    `predict` they are NaN.
+    `Labelled` may be by another program, or not made yet (`evaluation.manifest`): they are NaN.
     """
 
     labels: list[str]  # the C expressions
@@ -97,9 +75,8 @@ class Labelled:
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
     outputs: dict[str, Pair] = field(default_factory=dict)  # further outputs with targets by column
-    images: Images | None = None  # None: the predictions are of a table
 
-    def take(self, which: NDArray[Any]) -> "Labelled":
+    def take(self, which: NDArray[Any]) -> Self:
         """Returns some of the faces, by a mask or indices."""
         pairs = {
             name: Pair(*(array[which] for array in pair)) for name, pair in self.outputs.items()
@@ -114,6 +91,24 @@ class Labelled:
             rows=self.rows[which],
             outputs=pairs,
         )
+
+    def predict(self) -> "Labelled":
+        """Returns the faces with their predictions, which those of a table have already."""
+        return self
+
+    def numbers(self, name: str) -> Array:
+        """Returns a column of numbers (N,), NaN where a cell is empty or there is no column."""
+        if name not in self.columns:
+            return np.full(len(self.paths), np.nan)
+        return self.columns[name].astype(float)
+
+    @property
+    def moments(self) -> Objects:
+        """The frame of each face (N,), or its seconds if there are no frames; None for a photo."""
+        for name in MOMENT_COLUMNS:
+            if name in self.columns:
+                return self.columns[name]
+        return as_objects([None] * len(self.paths))
 
     @property
     def has_truth(self) -> bool:
@@ -132,7 +127,7 @@ class Labelled:
             return np.ones(len(self.paths), bool)
         return np.asarray(np.isfinite(self.targets).all(1))
 
-    def with_label(self) -> "Labelled":
+    def with_label(self) -> Self:
         """Returns the faces with a label, or all faces if no face has one.
 
         Notes count the faces without a label, and the faces with several labels of most votes.
@@ -176,7 +171,7 @@ class Labelled:
 
         NaN if the prediction set is unknown.
         """
-        return self.columns.get("ambiguous", np.full(len(self.paths), None)).astype(float)
+        return self.numbers("ambiguous")
 
     @property
     def hits(self) -> Array:
@@ -190,102 +185,6 @@ class Labelled:
         """Whether each prediction equals the label, the expression with the most votes (N,)."""
         assert self.targets is not None
         return np.asarray(self.probabilities.argmax(1) == self.targets.argmax(1))
-
-    def predict(self) -> "Labelled":
-        """Returns the faces with the predictions of their model; faces of a table have theirs."""
-        if self.images is None:
-            return self
-        # not at the top: it needs PyTorch, and tables of predictions do not
-        from fer_vit.data.dataset import FaceDataset, face_crops
-
-        manifest, model, merge = self.images
-        dataset = FaceDataset(manifest, model.crop_spec)
-        batches = face_crops(dataset, range(len(manifest)), FACES_PER_PASS)
-        parts = [model.read(batch) for batch in batches]
-        probabilities = np.concatenate([part.probabilities for part in parts])  # (N, C)
-        if merge is not None:
-            _, matrix = merge_names(model.labels, merge)
-            probabilities = merge_probabilities(probabilities, matrix)
-        columns = dict(self.columns)
-        if self.images.has_sets:
-            ambiguous = in_set(probabilities, model.thresholds).sum(1) != 1
-            columns["ambiguous"] = as_objects(ambiguous.tolist())
-        values = np.concatenate([part.outputs for part in parts])  # (N, K)
-        outputs = model.outputs.by_column(values.T)
-        return replace(
-            self,
-            probabilities=probabilities,
-            columns=columns,
-            outputs=pair_outputs(outputs, manifest.target_values()),
-        )
-
-
-def open_manifest(
-    model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> Labelled:
-    """Returns the faces of one split before they are predicted.
-
-    Args:
-        model: The model that will predict them.
-        manifest: The faces.
-        split: The split, for messages.
-        merge: The new label of each label of the model; probabilities of merged labels are added.
-            None: the model keeps its labels.
-
-    Raises:
-        FerVitError: There is no face, or a label is missing or unknown.
-    """
-    if not len(manifest):
-        raise FerVitError(
-            f"Expected faces in the {split} split of {manifest.path}, but got none. "
-            "Name another `--split`."
-        )
-    images = Images(manifest, model, merge)
-    labels = model.labels
-    if merge is not None:
-        names, _ = merge_names(model.labels, merge)
-        labels = list(names)
-    columns = {name: as_objects(cells) for name, cells in manifest.describing_columns().items()}
-    if images.has_sets:
-        columns["ambiguous"] = as_objects([None] * len(manifest))
-    # a face that no detector found has a score of 0, but may have landmarks
-    has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
-    has_score = np.array(manifest.column("score"), float) != 0
-    unknown = dict.fromkeys(model.outputs.columns, np.full(len(manifest), np.nan))
-    return Labelled(
-        labels=labels,
-        paths=as_objects(manifest.image_names()),
-        probabilities=np.full((len(manifest), len(labels)), np.nan),
-        detected=has_landmarks & has_score,
-        targets=manifest.model_targets(labels),
-        columns=columns,
-        rows=np.arange(len(manifest)),
-        picture=manifest.image,
-        facts=model.conditions,
-        notes=tuple(note_missing_outputs(model, manifest)),
-        outputs=pair_outputs(unknown, manifest.target_values()),
-        images=images,
-    )
-
-
-def note_missing_outputs(model: Recognizer, manifest: Manifest) -> list[str]:
-    """Returns a line if a manifest has targets for outputs that the model lacks."""
-    missing = [output for output in manifest.outputs if output not in model.outputs]
-    if not missing:
-        return []
-    counts = Counter(output.head for output in missing)
-    heads = [f"{head} ({count})" for head, count in counts.items()]
-    return [
-        f"{manifest.path}: targets without outputs of {model.name} are not measured: "
-        f"{', '.join(heads)}."
-    ]
-
-
-def predict_manifest(
-    model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> Labelled:
-    """Predicts the faces of one split; arguments and errors as for `open_manifest`."""
-    return open_manifest(model, manifest, split, merge).predict()
 
 
 def join_labelled(parts: Sequence[Labelled]) -> Labelled:

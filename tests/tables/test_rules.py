@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fer_vit.evaluation.checks import distinct_rows
+from fer_vit.tables.rules import distinct_rows
 
 
 def test_rows_are_ordered_and_equal_ones_found() -> None:

@@ -1,0 +1,149 @@
+"""Joins faces by path with their labels, further columns, and the predictions of another model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fer_vit.errors import FerVitError, known_names, short, suggest
+from fer_vit.fields import is_owned
+from fer_vit.geometry import Array
+from fer_vit.heads import HeadOutputs
+from fer_vit.labels import find_label
+from fer_vit.tables.cells import is_missing
+from fer_vit.tables.images import Truth, read_images
+from fer_vit.tables.labelled import Columns, Labelled, Pair, pair_outputs
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.paths import match_paths
+from fer_vit.wording import counted
+
+
+def add_truth(faces: Labelled, truth: Truth, name: str) -> Labelled:
+    """Returns the first face of each labelled image with its label and targets.
+
+    `name` is the name of the truth in notes. Raises FerVitError when the predictions lack an image.
+    """
+    known = faces.take(match_paths(truth.paths, faces.paths, "the table of predictions"))
+    notes = list(truth.notes)
+    num_unlabelled = len(set(faces.paths)) - len(set(known.paths))
+    if num_unlabelled:
+        notes.append(f"{name}: {counted(num_unlabelled, 'image')} without a label left out.")
+    missing = [column for column in truth.outputs if column not in known.columns]
+    if missing:
+        notes.append(f"{name}: the predictions have no {short(', '.join(missing))}.")
+    values = {column: known.numbers(column) for column in truth.outputs if column not in missing}
+    return replace(
+        known,
+        targets=truth.votes,
+        columns=truth.columns | known.columns,  # the columns of `predict` stay
+        outputs=pair_outputs(values, truth.outputs),
+        notes=(*known.notes, *notes),
+    )
+
+
+def add_columns(faces: Labelled, path: Path) -> Labelled:
+    """Returns faces with further columns, from a table whose column `path` names their images.
+
+    The table may fill a column of the faces that is empty.
+
+    Raises:
+        FerVitError: The table names no image of the faces, or has a column that the faces have.
+    """
+    table_paths, columns, notes = read_images(path)
+    for name in columns:
+        taken = name in faces.columns and not is_missing(faces.columns[name]).all()
+        if taken or is_owned(name, faces.labels):
+            raise FerVitError(
+                f"{path} has the column `{short(name)}`, which the predictions have as "
+                "well. Rename it."
+            )
+
+    images = faces.paths
+    row = match_paths(images, table_paths, path, partial=True)  # (N,); -1: no row
+    added: Columns = {}
+    for name, cells in columns.items():
+        joined = cells[row]
+        joined[row < 0] = None  # replaces cells[-1]
+        added[name] = joined
+
+    without_row = set(images[row < 0])
+    if without_row:
+        count = f"{len(without_row):,} of {len(set(images)):,} images"
+        example = short(min(without_row))
+        notes.append(f"{path.name}: no row for {count}, for example {example}.")
+    unused = np.setdiff1d(np.arange(len(table_paths)), row)
+    if len(unused):
+        example = short(table_paths[unused[0]])
+        notes.append(
+            f"{path.name}: {len(unused):,} of {len(table_paths):,} rows name no predicted image, "
+            f"for example {example}."
+        )
+    return replace(faces, columns=faces.columns | added, notes=(*faces.notes, *notes))
+
+
+def with_columns(
+    faces: Labelled, data: Path, columns: Path | None, names: Sequence[str]
+) -> Labelled:
+    """Returns faces with the columns of another table; None: there is none.
+
+    `data` is the path of the faces, for messages. Raises FerVitError when a column to group by,
+    one of `names`, is missing.
+    """
+    if columns is not None:
+        faces = add_columns(faces, columns)
+    for name in names:
+        if name not in faces.columns:
+            raise _no_column(name, data, faces)
+    return faces
+
+
+def _no_column(column: str, data: Path, faces: Labelled) -> FerVitError:
+    """Returns the error of a missing column, with the columns that a user may name."""
+    names = list(faces.columns)
+    if PATH not in names:  # a manifest
+        known = f"It has {known_names(column, names)}."
+    else:
+        added = [name for name in names if not is_owned(name, faces.labels)]
+        known = "`fer-vit predict --help` lists the columns of `predict`"
+        if added:
+            known += f"; others are {known_names(column, added)}"
+        known += "."
+    hint = suggest(column, names)
+    return FerVitError(
+        f"There is no column `{column}` in {data}.{hint} {known} `--columns` adds a table."
+    )
+
+
+def align_probabilities(faces: Labelled, second: Labelled, path: object) -> Array:
+    """Returns a second model's probabilities (N, C), in the order of `faces` and of its labels.
+
+    Args:
+        faces: N faces with C labels.
+        second: The same faces with the second model's predictions; NaN for an image without a face.
+        path: The name of the second model or of its table, for messages.
+
+    Raises:
+        FerVitError: A path or label of `faces` is not among the second model's, or no photo has a
+            face for both models.
+    """
+    order = [find_label(label, second.labels, "The first model") for label in faces.labels]
+    rows = match_paths(faces.paths, second.paths, path)
+    probabilities = second.probabilities[rows][:, order]
+    if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
+        raise FerVitError(
+            f"No face was found both by the first model and in {path}. Choose another."
+        )
+    return probabilities
+
+
+def align_outputs(faces: Labelled, second: Labelled, path: object) -> dict[str, Pair]:
+    """Returns the outputs that both models have, with the second model's values, by column.
+
+    Arguments as for `align_probabilities`.
+    """
+    rows = match_paths(faces.paths, second.paths, path)
+    values = {name: pair.values[rows] for name, pair in second.outputs.items()}
+    for name in HeadOutputs.among(second.columns).columns:
+        values[name] = second.numbers(name)[rows]
+    return pair_outputs(values, {name: pair.targets for name, pair in faces.outputs.items()})
