@@ -93,7 +93,7 @@ def crossvalidate(
                 result,
                 columns=result.columns | {"fold": fold_column},
                 rows=np.flatnonzero(faces),
-                picture=train.image,
+                manifest=train,
             )
         )
 

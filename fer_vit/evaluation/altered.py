@@ -15,7 +15,7 @@ from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import Scale, mean_intervals
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.stats.results import Row
-from fer_vit.stats.tests import holm, paired_p
+from fer_vit.stats.tests import PairedTest, compare_means
 from fer_vit.tables.labelled import Labelled
 
 
@@ -104,34 +104,23 @@ def altered_rows(
         units: The person or photo of each face (N,), as for `score_intervals`.
         others: The values of another model, of the same kind; None: no comparison.
     """
-    is_share = measure == "accuracy"
-    scale: Scale = "share" if is_share else "number"
-    change_scale: Scale = "difference" if is_share else "number"
+    scale: Scale = "share" if measure == "accuracy" else "number"
+    change_scale: Scale = "difference" if measure == "accuracy" else "number"
     columns = np.column_stack([*values.values()])  # (N, corruptions)
     means = mean_intervals(columns, units, scale)
     changes = mean_intervals(columns - values[UNALTERED][:, None], units, change_scale)
-    compared: Sequence[Sequence[Row]] = [()] * len(values)
+    compared: Sequence[PairedTest | None] = [None] * len(values)
     if others is not None:
         other_columns = np.column_stack([others[name] for name in values])  # (N, corruptions)
-        other_means = mean_intervals(other_columns, units, scale)
-        gains = columns - other_columns
-        differences = mean_intervals(gains, units, change_scale)
-        p_values = holm([paired_p(column, units) for column in gains.T])
-        compared = [
-            (
-                Row(part, ALTERED, name, "the other model", other_mean),
-                Row(part, ALTERED, name, "difference from it", difference, p),
-            )
-            for name, other_mean, difference, p in zip(
-                values, other_means, differences, p_values, strict=True
-            )
-        ]
+        compared = compare_means(columns, other_columns, units, scale)
 
     rows = []
-    for name, mean, change, with_other in zip(values, means, changes, compared, strict=True):
+    for name, mean, change, test in zip(values, means, changes, compared, strict=True):
         rows.append(count_row(part, ALTERED, name, FACES, mean.n))
         rows.append(Row(part, ALTERED, name, measure, mean))
         if name not in (UNALTERED, MOST_TURNED):  # the images are unaltered
             rows.append(Row(part, ALTERED, name, "difference", change))
-        rows += with_other
+        if test is not None:
+            rows.append(Row(part, ALTERED, name, "the other model", test.second))
+            rows.append(Row(part, ALTERED, name, "difference from it", test.difference, test.p))
     return rows

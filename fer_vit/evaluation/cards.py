@@ -66,7 +66,7 @@ def choose_cards(evaluation: "Evaluation") -> tuple[list[Card], int]:
 def face_thumbnail(faces: Labelled, row: int) -> Pil.Image | None:
     """Returns a small picture of a face; None when its image cannot be read."""
     try:
-        picture = Pil.fromarray(faces.picture(int(faces.rows[row])))
+        picture = Pil.fromarray(faces.picture(row))
     except FerVitError:
         return None
     picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))

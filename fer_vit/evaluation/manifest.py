@@ -13,6 +13,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
 from fer_vit.faces import as_objects
+from fer_vit.geometry import Image
 from fer_vit.labels import Merge, merge_names, merge_probabilities
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.tables.labelled import Labelled, pair_outputs
@@ -34,6 +35,10 @@ class ManifestFaces(Labelled):
         of labels excludes them.
         """
         return bool(self.model.thresholds) and self.merge is None
+
+    def picture(self, index: int) -> Image:
+        """Reads the picture of a face; raises FerVitError if that fails."""
+        return self.manifest.image(int(self.rows[index]))
 
     def predict(self) -> "ManifestFaces":
         """Returns all faces of the manifest with the predictions of the model."""
@@ -107,7 +112,6 @@ def open_manifest(
         targets=manifest.model_targets(labels),
         columns=manifest.describing_columns(),
         rows=np.arange(len(manifest)),
-        picture=manifest.image,
         facts=model.conditions,
         notes=tuple(notes),
         outputs=pair_outputs(unknown, manifest.target_values()),
@@ -122,6 +126,6 @@ def open_manifest(
 
 def predict_manifest(
     model: Recognizer, manifest: Manifest, split: Split, merge: Merge | None = None
-) -> Labelled:
+) -> ManifestFaces:
     """Predicts the faces of one split; arguments and errors as for `open_manifest`."""
     return open_manifest(model, manifest, split, merge).predict()

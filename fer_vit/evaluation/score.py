@@ -41,9 +41,9 @@ from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.measures import measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
-from fer_vit.stats.tests import GroupTest, group_tests, holm, mcnemar, paired_p
+from fer_vit.stats.tests import GroupTest, compare_means, group_tests, mcnemar
 from fer_vit.tables.groups import describe_groups
-from fer_vit.tables.join import align_outputs, align_probabilities
+from fer_vit.tables.join import align
 from fer_vit.tables.labelled import Labelled
 
 MIN_VOTES = 6  # faces with this many votes or fewer share a row
@@ -72,21 +72,20 @@ def score(
     """
     labelled = faces.with_label()
     notes = [*labelled.notes, *describe_groups(faces, by)]
-    probabilities = None
     facts = labelled.facts
+    rows = score_expression(labelled, by, folds)
+    probabilities = None
     if second is not None:
         facts = facts | {"against": against}
+        counted = faces if faces.outputs else labelled
+        second = align(counted, second, against)
         if labelled.targets is not None:
-            probabilities = align_probabilities(labelled, second, against)  # (N, C)
-
-    rows = score_expression(labelled, by, folds)
-    if probabilities is not None:
-        rows += compare_models(labelled, probabilities)
+            probabilities = second.probabilities[counted.labelled]  # (N, C)
+            rows += compare_models(labelled, probabilities)
     rows += score_outputs(faces, by)
     if second is not None and faces.outputs:
-        compared = compare_outputs(faces, second, against)
-        rows += compared
-        if not compared:
+        rows += compare_outputs(faces, second)
+        if not second.outputs:
             notes.append(f"{against} has none of the further outputs: they are not compared.")
 
     known = labelled.take(labelled.predicted)
@@ -95,22 +94,17 @@ def score(
     )
     if known.targets is None:
         return evaluation
+    truth = known.targets.argmax(1)
+    likely_wrong = []
+    for row, better in suspect_labels(known.probabilities, known.targets).tolist():
+        label = known.labels[truth[row]]
+        likely_wrong.append(WrongLabel(row, known.paths[row], label, known.labels[better]))
     return replace(
         evaluation,
         against=None if probabilities is None else probabilities[labelled.predicted],
         confusion=confusion_matrix(known.probabilities, known.targets),
-        likely_wrong=find_wrong_labels(known, known.targets),
+        likely_wrong=tuple(likely_wrong),
     )
-
-
-def find_wrong_labels(faces: Labelled, targets: Array) -> tuple[WrongLabel, ...]:
-    """Returns the faces that `suspect_labels` finds; `targets` are (N, C)."""
-    truth = targets.argmax(1)
-    wrong = []
-    for row, better in suspect_labels(faces.probabilities, targets).tolist():
-        label = faces.labels[truth[row]]
-        wrong.append(WrongLabel(row, faces.paths[row], label, faces.labels[better]))
-    return tuple(wrong)
 
 
 # ------------------------------------------------------------------------------------- expression
@@ -316,29 +310,22 @@ def measure_outputs(faces: Labelled, set: str, group: str) -> list[Row]:
     return rows
 
 
-def compare_outputs(faces: Labelled, second: Labelled, name: str) -> list[Row]:
+def compare_outputs(faces: Labelled, second: Labelled) -> list[Row]:
     """Compares the mean absolute errors of two models for the outputs that both have.
 
-    The p-values are by `paired_p`, with Holm's correction for the number of outputs of a head.
-    Arguments as for `score`.
+    `second` has the predictions of the other model for the same faces; see `align`.
     """
-    shared = align_outputs(faces, second, name)
     rows = []
-    for of_head in HeadOutputs.among(shared).by_head.values():
-        errors = []  # of both models, and their difference: (N, 3) for each output
-        for column in of_head.columns:
-            first = np.abs(faces.outputs[column].values - faces.outputs[column].targets)
-            other = np.abs(shared[column].values - faces.outputs[column].targets)
-            of_models = np.column_stack([first, other, first - other])
-            of_models[np.isnan(first - other)] = np.nan  # both models must have a value
-            errors.append(of_models)
-        p_values = holm([paired_p(of_output[:, 2], faces.units) for of_output in errors])
-        for column, of_output, p in zip(of_head.columns, errors, p_values, strict=True):
-            error, other_error, difference = mean_intervals(of_output, faces.units)
+    for of_head in HeadOutputs.among(second.outputs).by_head.values():
+        columns = of_head.columns
+        errors = np.column_stack([faces.outputs[name].errors for name in columns])  # (N, K)
+        others = np.column_stack([second.outputs[name].errors for name in columns])
+        tests = compare_means(errors, others, faces.units)
+        for column, test in zip(columns, tests, strict=True):
             rows += [
-                count_row(column, COMPARED, "", FACES, error.n),
-                Row(column, COMPARED, "", "error", error),
-                Row(column, COMPARED, "", "the other's error", other_error),
-                Row(column, COMPARED, "", "difference", difference, p),
+                count_row(column, COMPARED, "", FACES, test.first.n),
+                Row(column, COMPARED, "", "error", test.first),
+                Row(column, COMPARED, "", "the other's error", test.second),
+                Row(column, COMPARED, "", "difference", test.difference, test.p),
             ]
     return rows

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, t as student
 
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.estimate import ROUNDING_ERROR, Estimate
 
 RESAMPLES = 2000  # number of bootstrap resamples
 DRAWN_TOGETHER = 100  # resamples drawn at once; more would need more memory
@@ -30,8 +30,6 @@ TAIL = 0.025  # probability beyond each bound of a 95% interval
 # Fewer units have no bootstrap interval: with 2, 3, 4 and 5 units, the interval would contain the
 # mean of normal values in 49%, 74%, 87% and 92% of studies (`benchmarks.coverage`).
 MIN_UNITS = 6
-
-ROUNDING_ERROR = 1e-12  # smaller differences are rounding errors
 
 # What is averaged: numbers, hits (0 or 1), or differences of hits (from -1 to 1).
 Scale: TypeAlias = Literal["number", "share", "difference"]

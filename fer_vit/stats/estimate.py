@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 NO_RESULT = "-"  # the cell of a missing result
-ROUNDING_ERROR = 1e-12  # differences below this number are shown as 0
+ROUNDING_ERROR = 1e-12  # smaller differences are rounding errors, and are shown as 0
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from scipy.stats.contingency import crosstab
 
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.stats.bootstrap import (
-    ROUNDING_ERROR,
     TAIL,
+    Scale,
     Sums,
     bound,
     mean_intervals,
     score_intervals,
 )
-from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.estimate import ROUNDING_ERROR, Estimate
 
 
 def t_p(estimate: float, error: float, units: int) -> float:
@@ -82,6 +82,44 @@ def paired_p(values: Array, units: IntArray | None = None) -> float:
     mean = float(values.mean())
     error = standard_error((values - mean) / len(values), units)
     return max(t_p(mean, error, len(names)), 2.0 ** (1 - differing))
+
+
+class PairedTest(NamedTuple):
+    """The means of two models over the same faces, and the test of their difference."""
+
+    first: Estimate
+    second: Estimate
+    difference: Estimate  # the first minus the second
+    p: float
+
+
+def compare_means(
+    first: Array, second: Array, units: IntArray | None = None, scale: Scale = "number"
+) -> list[PairedTest]:
+    """Compares K values of two models on the same faces.
+
+    The p-values are by `paired_p`, with Holm's correction for K tests.
+
+    Args:
+        first: The values of the first model (N, K); NaN does not count, for either model.
+        second: The values of the second model (N, K).
+        units: The person or photo of each face (N,), as for `score_intervals`.
+        scale: What the values are; "share" for hits (0 or 1).
+    """
+    change_scale: Scale = "difference" if scale == "share" else scale
+    differences = first - second
+    unknown = np.isnan(differences)
+    p_values = holm([paired_p(column, units) for column in differences.T])
+    return [
+        PairedTest(*tested)
+        for tested in zip(
+            mean_intervals(np.where(unknown, np.nan, first), units, scale),
+            mean_intervals(np.where(unknown, np.nan, second), units, scale),
+            mean_intervals(differences, units, change_scale),
+            p_values,
+            strict=True,
+        )
+    ]
 
 
 def interval_of_test(values: Array, p: float, units: IntArray) -> Estimate:

@@ -8,12 +8,11 @@ import numpy as np
 
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.fields import is_owned
-from fer_vit.geometry import Array
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import find_label
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.images import Truth, read_images
-from fer_vit.tables.labelled import Columns, Labelled, Pair, pair_outputs
+from fer_vit.tables.labelled import Columns, Labelled, pair_outputs
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.wording import counted
@@ -115,35 +114,33 @@ def _no_column(column: str, data: Path, faces: Labelled) -> FerVitError:
     )
 
 
-def align_probabilities(faces: Labelled, second: Labelled, path: object) -> Array:
-    """Returns a second model's probabilities (N, C), in the order of `faces` and of its labels.
+def align(faces: Labelled, second: Labelled, name: str) -> Labelled:
+    """Returns the predictions of another model in the order of `faces` (N) and of its labels (C).
+
+    Its outputs are those that both models have, with the targets of `faces`.
 
     Args:
-        faces: N faces with C labels.
-        second: The same faces with the second model's predictions; NaN for an image without a face.
-        path: The name of the second model or of its table, for messages.
+        faces: The faces.
+        second: The same faces with the other model's predictions; NaN for an image without a face.
+        name: The name of the other model or of its table, for messages.
 
     Raises:
-        FerVitError: A path or label of `faces` is not among the second model's, or no photo has a
-            face for both models.
+        FerVitError: A path or label of `faces` is not among the other model's, or no photo with a
+            label has a face for both models.
     """
+    aligned = second.take(match_paths(faces.paths, second.paths, name))
+    values = {column: pair.values for column, pair in aligned.outputs.items()}
+    for column in HeadOutputs.among(aligned.columns).columns:
+        values[column] = aligned.numbers(column)
+    targets = {column: pair.targets for column, pair in faces.outputs.items()}
+    aligned = replace(aligned, outputs=pair_outputs(values, targets))
+    if faces.targets is None:
+        return aligned
+
     order = [find_label(label, second.labels, "The first model") for label in faces.labels]
-    rows = match_paths(faces.paths, second.paths, path)
-    probabilities = second.probabilities[rows][:, order]
-    if not (faces.predicted & np.isfinite(probabilities[:, 0])).any():
+    aligned = replace(aligned, labels=faces.labels, probabilities=aligned.probabilities[:, order])
+    if not (faces.labelled & faces.predicted & aligned.predicted).any():
         raise FerVitError(
-            f"No face was found both by the first model and in {path}. Choose another."
+            f"No face was found both by the first model and in {name}. Choose another."
         )
-    return probabilities
-
-
-def align_outputs(faces: Labelled, second: Labelled, path: object) -> dict[str, Pair]:
-    """Returns the outputs that both models have, with the second model's values, by column.
-
-    Arguments as for `align_probabilities`.
-    """
-    rows = match_paths(faces.paths, second.paths, path)
-    values = {name: pair.values[rows] for name, pair in second.outputs.items()}
-    for name in HeadOutputs.among(second.columns).columns:
-        values[name] = second.numbers(name)[rows]
-    return pair_outputs(values, {name: pair.targets for name, pair in faces.outputs.items()})
+    return aligned

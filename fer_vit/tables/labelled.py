@@ -3,22 +3,26 @@
 N faces, C expressions, K outputs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fer_vit.angles import join_directions
+from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import Objects, as_objects
+from fer_vit.fields import BOX_COLUMNS
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import have_ties
 
 Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
 
+BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the box
 MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos
 
 
@@ -27,6 +31,11 @@ class Pair(NamedTuple):
 
     values: Array  # (N,); NaN for an image without a face
     targets: Array  # (N,); NaN where the target is unknown
+
+    @property
+    def errors(self) -> Array:
+        """The absolute error of each face (N,)."""
+        return np.abs(self.values - self.targets)
 
 
 def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[str, Pair]:
@@ -71,7 +80,6 @@ class Labelled:
     targets: Array | None
     columns: Columns  # the other columns
     rows: IntArray  # (N,), the index in the manifest or table
-    picture: Callable[[int], Image]  # reads the image of a row; raises FerVitError if that fails
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
     outputs: dict[str, Pair] = field(default_factory=dict)  # further outputs with targets by column
@@ -95,6 +103,25 @@ class Labelled:
     def predict(self) -> "Labelled":
         """Returns the faces with their predictions, which those of a table have already."""
         return self
+
+    def picture(self, index: int) -> Image:
+        """Reads the photo of a face, and cuts the face out with `BOX_MARGIN` if its box is known.
+
+        Raises FerVitError if the photo cannot be read, or the box lies outside.
+        """
+        image = read_image(Path(self.paths[index]))
+        box: list[Any] = [self.columns[name][index] for name in BOX_COLUMNS if name in self.columns]
+        if len(box) < len(BOX_COLUMNS) or None in box:
+            return image
+        left, top, right, bottom = box
+        x = (right - left) * BOX_MARGIN
+        y = (bottom - top) * BOX_MARGIN
+        edges = np.array([left - x, top - y, right + x, bottom + y])
+        left, top, right, bottom = edges.round().astype(int).clip(0)
+        face = image[top:bottom, left:right]
+        if not face.size:
+            raise ImageError("the face lies outside of the photo")
+        return face
 
     def numbers(self, name: str) -> Array:
         """Returns a column of numbers (N,), NaN where a cell is empty or there is no column."""

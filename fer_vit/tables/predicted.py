@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fer_vit.errors import TableError, printable, short
-from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import NOT_FOUND, SEPARATOR, UNCERTAIN, as_objects
 from fer_vit.fields import (
-    BOX_COLUMNS,
     ORIGIN_FIELDS,
     PROBABILITY,
     SMOOTHED,
@@ -26,7 +23,7 @@ from fer_vit.fields import (
     is_feature,
     table_columns,
 )
-from fer_vit.geometry import Array, Image, Mask
+from fer_vit.geometry import Array, Mask
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import EXPRESSIONS, SYNONYMS
 from fer_vit.report.table import LABELS_FACT
@@ -48,7 +45,6 @@ from fer_vit.tables.rules import check_rows, check_times, order_rows
 from fer_vit.wording import format_counts
 
 MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow
-BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the box
 
 
 def read_predictions(path: Path, videos: bool = False) -> Labelled:
@@ -122,7 +118,6 @@ def type_columns(table: Table) -> Labelled:
         targets=None,
         columns=columns,
         rows=np.arange(len(table)),
-        picture=lambda row: cut_face(columns, row),
         facts={printable(short(name)): printable(short(fact)) for name, fact in facts.items()},
         notes=(*table.assumption_notes(*decimal), *word_notes),
     )
@@ -251,23 +246,6 @@ def _describe_rows(path: Path, faces: Labelled) -> list[str]:
     if uncertain.any():
         notes.append(f"{uncertain.sum():,} of {predicted.sum():,} faces are uncertain.")
     return notes
-
-
-def cut_face(columns: Columns, row: int) -> Image:
-    """Returns the face in a row of a table, cut out of its photo with `BOX_MARGIN`."""
-    image = read_image(Path(columns[PATH][row]))
-    box: list[Any] = [columns[name][row] for name in BOX_COLUMNS if name in columns]
-    if len(box) < len(BOX_COLUMNS) or None in box:
-        return image
-    left, top, right, bottom = box
-    x = (right - left) * BOX_MARGIN
-    y = (bottom - top) * BOX_MARGIN
-    edges = np.array([left - x, top - y, right + x, bottom + y])
-    left, top, right, bottom = edges.round().astype(int).clip(0)
-    face = image[top:bottom, left:right]
-    if not face.size:
-        raise ImageError("the face lies outside of the photo")
-    return face
 
 
 def check_predicted(data: Path, faces: Labelled) -> None:

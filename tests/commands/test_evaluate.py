@@ -15,13 +15,13 @@ from sklearn.metrics import accuracy_score
 import fer_vit
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import cards
+from fer_vit.evaluation.manifest import ManifestFaces
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.stats import bootstrap
 from fer_vit.store.folder import save_network
-from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.logits import labelled_logits
@@ -288,7 +288,7 @@ def test_a_wrong_option_ends_before_a_manifest_is_predicted(
     capsys: pytest.CaptureFixture,
 ) -> None:
     predicted = []
-    monkeypatch.setattr(Labelled, "predict", predicted.append)
+    monkeypatch.setattr(ManifestFaces, "predict", predicted.append)
     command = ("evaluate", drawn / "faces.parquet", "--checkpoint", checkpoint)
     assert named in fails(capsys, *command, *words, "--output", tmp_path / "new")
     assert predicted == []

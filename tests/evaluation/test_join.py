@@ -12,7 +12,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.tables.groups import describe_groups, look_alikes
-from fer_vit.tables.join import add_columns, align_probabilities
+from fer_vit.tables.join import add_columns, align
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import read_predictions
 
@@ -113,13 +113,14 @@ def test_another_model_has_its_own_order(tmp_path: Path) -> None:
     text = "path,confidence,p_anger,p_sadness,p_fear\nb.png,0.7,0.7,0.2,0.1\na.png,,,,\n"
     (tmp_path / "o.csv").write_text(text)
     second = read_predictions(tmp_path / "o.csv")
-    aligned = align_probabilities(ours, second, "o.csv")
+    ours = replace(ours, targets=np.array([[1.0, 0.0], [0.0, 1.0]]))
+    aligned = align(ours, second, "o.csv").probabilities
     assert np.isnan(aligned[0]).all()
     assert aligned[1].tolist() == [0.2, 0.7]
     with pytest.raises(FerVitError, match=r"`fear`.* sadness, anger"):
-        align_probabilities(second, ours, "p.csv")
+        align(replace(second, targets=second.probabilities), ours, "p.csv")
     with pytest.raises(FerVitError, match=r"o\.csv"):
-        align_probabilities(ours.take(np.array([0])), second, "o.csv")
+        align(ours.take(np.array([0])), second, "o.csv")
 
 
 @pytest.mark.parametrize("name", ["label", "seconds", "p_anger", "p_sadness", "feature_3", "face"])

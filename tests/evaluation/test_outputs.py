@@ -322,7 +322,6 @@ def altered() -> AlteredOutputs:
         targets=None,
         columns={},
         rows=np.arange(60),
-        picture=Path,
         outputs={
             "move_a": Pair(views[:, 0], target[:, 0]),
             "move_b": Pair(views[:, 1], target[:, 1]),

@@ -597,7 +597,6 @@ def faces(right: np.ndarray, labelled: bool = True, **columns: Sequence[object])
         targets=targets if labelled else None,
         columns={name: as_objects(list(values)) for name, values in columns.items()},
         rows=np.arange(count),
-        picture=lambda row: np.zeros((4, 4, 3), np.uint8),
     )
 
 
