@@ -1,11 +1,13 @@
 """Measures of one output of a head: how well values agree with targets.
 
-N faces. A measure also takes R sets of weights of the faces, so that one call computes R bootstrap
-resamples: the weight of a face is how often the face was drawn. An undefined measure is NaN.
+N faces of U units. A measure also takes R sets of weights of the units, so that one call computes R
+bootstrap resamples: the weight of a unit is how often it was drawn, with all its faces. An
+undefined measure is NaN.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,16 +28,29 @@ class Pairs:
     Attributes:
         value: The values from the model (N,).
         target: The true values (N,).
-        weight: R sets of weights (R, N), not negative.
+        weight: R sets of weights (R, U), not negative.
+        unit: The index of the unit of each face (N,); None: each face is a unit.
     """
 
     value: Array
     target: Array
     weight: Array
+    unit: IntArray | None = None
+
+    def sum(self, of_faces: Array | Mask) -> Array:
+        """Returns the weighted sums (R,) of numbers (N,)."""
+        if self.unit is None:
+            return self.weight @ of_faces
+        return self.weight @ np.bincount(self.unit, of_faces, self.weight.shape[1])
+
+    @cached_property
+    def total(self) -> Array:
+        """The weights of all faces (R,)."""
+        return self.sum(np.ones(len(self.value)))
 
     def mean(self, of_faces: Array) -> Array:
         """Returns the weighted means (R,) of numbers (N,)."""
-        return ratio(self.weight @ of_faces, self.weight.sum(1))
+        return ratio(self.sum(of_faces), self.total)
 
     @property
     def is_binary(self) -> bool:
@@ -103,8 +118,8 @@ def f1(pairs: Pairs) -> Array:
         return undefined(pairs)
     predicted = pairs.value >= THRESHOLD
     positive = pairs.target > 0
-    true_positives = pairs.weight @ (predicted & positive)  # (R,)
-    sizes = pairs.weight @ predicted + pairs.weight @ positive
+    true_positives = pairs.sum(predicted & positive)  # (R,)
+    sizes = pairs.sum(predicted) + pairs.sum(positive)
     return ratio(2.0 * true_positives, sizes)
 
 
@@ -117,8 +132,9 @@ def auroc(pairs: Pairs) -> Array:
     if not pairs.is_binary:
         return undefined(pairs)
     _, rank = np.unique(pairs.value, return_inverse=True)  # equal values have one rank
-    positive = _by_rank(pairs.weight, rank, pairs.target > 0)  # (R, ranks)
-    negative = _by_rank(pairs.weight, rank, pairs.target == 0)
+    weight = pairs.weight if pairs.unit is None else pairs.weight[:, pairs.unit]  # (R, N)
+    positive = _by_rank(weight, rank, pairs.target > 0)  # (R, ranks)
+    negative = _by_rank(weight, rank, pairs.target == 0)
     below = negative.cumsum(1) - negative
     wins = (positive * (below + negative / 2)).sum(1)
     return ratio(wins, positive.sum(1) * negative.sum(1))
@@ -182,14 +198,15 @@ def measure_intervals(
     unit = units[known]
 
     def compute(weight: Array) -> Array:
-        pairs = Pairs(value, target, weight)
+        pairs = Pairs(value, target, weight, unit)
         return np.column_stack([MEASURES[name].compute(pairs) for name in names])  # (R, measures)
 
-    (means,) = compute(np.ones((1, len(value))))  # (measures,)
+    all_units = int(units.max()) + 1
+    (means,) = compute(np.ones((1, all_units)))  # (measures,)
     num_units = len(np.unique(unit))
     drawn = None  # (R, measures)
     if num_units >= MIN_UNITS:
-        drawn = resample(lambda draws: compute(draws[:, unit]), int(units.max()) + 1)
+        drawn = resample(compute, all_units)
     measured = {}
     for index, name in enumerate(names):
         resamples = None if drawn is None else drawn[:, index]
