@@ -25,7 +25,7 @@ import torch
 
 from benchmarks import machine
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, measure_robustness
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, read_altered
 from fer_vit.model.attention import has_bf16, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
@@ -145,9 +145,9 @@ def score_hard(folder: Path, manifest: Path) -> dict[str, float]:
     if not kept.is_file():
         rows = Manifest.read(manifest).split("val")
         model = load(newest(folder))
-        hits = measure_robustness(
-            model, rows, rows.model_targets(model.labels).argmax(1), only=(UNALTERED, *HARD)
-        )
+        altered = read_altered(model, rows, only=(UNALTERED, *HARD))
+        truth = rows.model_targets(model.labels).argmax(1)
+        hits = altered.hits(truth, np.ones(len(rows), bool))
         kept.write_text(json.dumps({name: float(np.nanmean(each)) for name, each in hits.items()}))
     return json.loads(kept.read_text())
 

@@ -9,6 +9,7 @@ The time per face is measured, too: run nothing else meanwhile.
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from huggingface_hub import EvalResult, ModelCard
 from torch import Tensor
@@ -21,7 +22,7 @@ from fer_vit.evaluation.altered import altered_rows
 from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.page import class_table, rows_table
-from fer_vit.evaluation.robustness import measure_robustness
+from fer_vit.evaluation.robustness import read_altered
 from fer_vit.evaluation.score import score_votes
 from fer_vit.evaluation.sets import make_rows
 from fer_vit.exporting.calibration import fit_temperature, predict_logits
@@ -83,7 +84,7 @@ def measure(model: Recognizer, manifest: Path) -> tuple[str, dict[str, float]]:
     fitted = error((logits / temperature).softmax(-1))
     crossed = error(crossed_probabilities(logits, target))
     confusion = confusion_matrix(faces.probabilities, faces.targets)
-    hits = measure_robustness(model, rows, faces.targets.argmax(1))
+    hits = read_altered(model, rows).hits(faces.targets.argmax(1), np.ones(len(rows), bool))
     altered = [
         row for row in altered_rows(EXPRESSION, "accuracy", hits) if row.measure == "accuracy"
     ]

@@ -280,7 +280,7 @@ def test_values_are_near_targets_across_half_a_turn() -> None:
     near = HEADS["pose"].near(values, targets)
     np.testing.assert_array_equal(near, [[181.0, 10.0, np.nan, 5.0]])
     assert HEADS["affect"].near(values, targets) is values
-    paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})["roll"]
+    paired = pair_outputs({"roll": values[0]}, {"roll": targets[0]})[Output("pose", "roll")]
     assert abs(paired.values - paired.targets)[:2].tolist() == [2, 2]
 
 

@@ -4,6 +4,7 @@ N faces, V variants of a corruption, K outputs of a head.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from fer_vit.evaluation.manifest import ManifestFaces
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, AlteredFaces, read_altered
 from fer_vit.evaluation.sets import ALTERED, FACES, count_row
 from fer_vit.geometry import Array, IntArray
-from fer_vit.heads import EXPRESSION, HeadOutputs
+from fer_vit.heads import EXPRESSION, Output
 from fer_vit.stats.bootstrap import Scale, mean_intervals
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.stats.results import Row
@@ -51,9 +52,9 @@ def score_altered(
         other_hits = None if other is None else other.hits(truth, faces.labelled)
         rows += altered_rows(EXPRESSION, "accuracy", hits, labelled.units, other_hits)
 
-    for head, outputs in HeadOutputs.among(faces.outputs).by_head.items():
+    for head, outputs in groupby(faces.outputs, lambda output: output.head):
         # two models are compared over the outputs that both have
-        shared = outputs if other is None else outputs.shared(other.outputs)
+        shared = [output for output in outputs if other is None or output in other.outputs]
         errors = face_errors(faces, shared, altered)
         other_errors = None if other is None else face_errors(faces, shared, other)
         rows += altered_rows(head, "error", errors, faces.units, other_errors)
@@ -67,7 +68,7 @@ def read_images(faces: ManifestFaces, rows: IntArray) -> AlteredFaces:
 
 
 def face_errors(
-    faces: Labelled, outputs: HeadOutputs, altered: AlteredFaces
+    faces: Labelled, outputs: Sequence[Output], altered: AlteredFaces
 ) -> Mapping[str, Array]:
     """Returns the mean absolute error of each face over outputs and variants (N,), by corruption.
 
@@ -77,7 +78,7 @@ def face_errors(
     for name, reading in altered.readings.items():
         deviations = []
         for output in outputs:
-            targets = faces.outputs[output.column].targets  # (N,)
+            targets = faces.outputs[output].targets  # (N,)
             values = reading.values[:, :, altered.outputs.outputs.index(output)]  # (V, N)
             near = output.kind.near(values, np.broadcast_to(targets, values.shape))
             deviations.append(np.abs(near - targets))

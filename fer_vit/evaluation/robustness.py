@@ -196,30 +196,17 @@ class AlteredFaces(NamedTuple):
         return hits
 
 
-def measure_robustness(
-    model: Recognizer,
-    rows: Manifest,
-    truth: IntArray,
-    only: Sequence[str] = (),
-    merge: Merge | None = None,
-) -> dict[str, Array]:
-    """Returns the accuracy of each crop (N,) by corruption; NaN where a face does not count.
+def read_altered(
+    model: Recognizer, rows: Manifest, only: Sequence[str] = (), merge: Merge | None = None
+) -> AlteredFaces:
+    """Predicts crops, corrupted in each way.
 
     Args:
         model: The model.
         rows: The crops.
-        truth: The index of the label of each crop (N,).
         only: The names of the corruptions. Default: all.
-        merge: The new label of each label of the model, see `labelled.open_manifest`.
+        merge: The new label of each label of the model, see `manifest.open_manifest`.
     """
-    every = np.ones(len(rows), bool)
-    return read_altered(model, rows, only, merge).hits(truth, every)
-
-
-def read_altered(
-    model: Recognizer, rows: Manifest, only: Sequence[str] = (), merge: Merge | None = None
-) -> AlteredFaces:
-    """Predicts crops, corrupted in each way; arguments as for `measure_robustness`."""
     landmarks = rows.landmarks()  # (N, 5, 2)
     matrix = None
     if merge is not None:
@@ -264,19 +251,12 @@ def find_most_turned(landmarks: Array) -> Mask:
     """
     yaw = np.full(len(landmarks), np.nan)
     for row in np.flatnonzero(np.isfinite(landmarks).all((1, 2))):
-        yaw[row] = _yaw(landmarks[row])
+        pose = head_pose(landmarks[row])
+        if pose is not None:
+            yaw[row] = abs(pose.yaw)
     if np.isnan(yaw).all():
         return np.zeros(len(landmarks), bool)
     return np.asarray(yaw >= np.nanquantile(yaw, 1 - TURNED_SHARE))
-
-
-def _yaw(landmarks: Array) -> float:
-    """Returns the degrees by which a head is turned to either side, from its landmarks (5, 2).
-
-    The result is NaN if the landmarks have no pose.
-    """
-    pose = head_pose(landmarks)
-    return np.nan if pose is None else abs(pose.yaw)
 
 
 def read_crops(model: Recognizer, reader: Reader, num_crops: int) -> tuple[Array, Array]:

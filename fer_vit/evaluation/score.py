@@ -5,6 +5,7 @@ N faces, C expressions, G groups.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from fer_vit.evaluation.sets import (
     make_rows,
 )
 from fer_vit.geometry import Array, Mask
-from fer_vit.heads import EXPRESSION, HeadOutputs
+from fer_vit.heads import EXPRESSION
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.measures import measure_intervals
@@ -161,9 +162,9 @@ def measure_faces(faces: Labelled, votes: bool | None = None) -> dict[str, Estim
 
     # a photo with several faces counts once
     _, first = np.unique(faces.paths.astype(str), return_index=True)
-    photos = faces.take(first)
-    detected = photos.detected[:, None].astype(float)
-    (results[FOUND],) = mean_intervals(detected, photos.units, "share")
+    detected = faces.detected[first, None].astype(float)
+    units = np.unique(faces.units[first], return_inverse=True)[1]
+    (results[FOUND],) = mean_intervals(detected, units, "share")
     return results
 
 
@@ -303,8 +304,7 @@ def score_outputs(faces: Labelled, by: Sequence[str] = ()) -> list[Row]:
 def measure_outputs(faces: Labelled, set: str, group: str) -> list[Row]:
     """Returns the measures of each output."""
     rows = []
-    for output in HeadOutputs.among(faces.outputs):
-        values, targets = faces.outputs[output.column]
+    for output, (values, targets) in faces.outputs.items():
         estimates = measure_intervals(output.kind.measures, values, targets, faces.units)
         rows += make_rows(output.column, set, group, estimates)
     return rows
@@ -316,12 +316,13 @@ def compare_outputs(faces: Labelled, second: Labelled) -> list[Row]:
     `second` has the predictions of the other model for the same faces; see `align`.
     """
     rows = []
-    for of_head in HeadOutputs.among(second.outputs).by_head.values():
-        columns = of_head.columns
-        errors = np.column_stack([faces.outputs[name].errors for name in columns])  # (N, K)
-        others = np.column_stack([second.outputs[name].errors for name in columns])
+    for _, of_head in groupby(second.outputs, lambda output: output.head):
+        outputs = [*of_head]
+        errors = np.column_stack([faces.outputs[output].errors for output in outputs])  # (N, K)
+        others = np.column_stack([second.outputs[output].errors for output in outputs])
         tests = compare_means(errors, others, faces.units)
-        for column, test in zip(columns, tests, strict=True):
+        for output, test in zip(outputs, tests, strict=True):
+            column = output.column
             rows += [
                 count_row(column, COMPARED, "", FACES, test.first.n),
                 Row(column, COMPARED, "", "error", test.first),

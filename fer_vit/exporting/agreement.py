@@ -29,7 +29,7 @@ def measure_agreement(model: Recognizer, manifest: Manifest) -> str:
         for head, of_head in targeted.by_head.items():
             measured: dict[str, float] = {}
             for output in of_head:
-                r = correlate(*pairs[output.column])
+                r = correlate(*pairs[output])
                 if r is not None:
                     measured[output.name] = r
             plain_r[head] = plain_r.get(head, {}) | measured

@@ -129,10 +129,10 @@ def align(faces: Labelled, second: Labelled, name: str) -> Labelled:
             label has a face for both models.
     """
     aligned = second.take(match_paths(faces.paths, second.paths, name))
-    values = {column: pair.values for column, pair in aligned.outputs.items()}
+    values = {output.column: pair.values for output, pair in aligned.outputs.items()}
     for column in HeadOutputs.among(aligned.columns).columns:
         values[column] = aligned.numbers(column)
-    targets = {column: pair.targets for column, pair in faces.outputs.items()}
+    targets = {output.column: pair.targets for output, pair in faces.outputs.items()}
     aligned = replace(aligned, outputs=pair_outputs(values, targets))
     if faces.targets is None:
         return aligned

@@ -17,7 +17,7 @@ from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import BOX_COLUMNS
 from fer_vit.geometry import Array, Image, IntArray, Mask
-from fer_vit.heads import HeadOutputs
+from fer_vit.heads import HeadOutputs, Output
 from fer_vit.labels import have_ties
 
 Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
@@ -38,16 +38,15 @@ class Pair(NamedTuple):
         return np.abs(self.values - self.targets)
 
 
-def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[str, Pair]:
-    """Returns the outputs that have both values (N,) and targets (N,), by column."""
+def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[Output, Pair]:
+    """Returns the outputs among columns that have both values (N,) and targets (N,)."""
     pairs = {}
     for output in HeadOutputs.among(column for column in targets if column in values):
-        column = output.column
-        target = targets[column]
+        target = targets[output.column]
         period = output.kind.period
         if period is not None:
             target = join_directions(target[:, None], period)[:, 0]
-        pairs[column] = Pair(output.kind.near(values[column], target), target)
+        pairs[output] = Pair(output.kind.near(values[output.column], target), target)
     return pairs
 
 
@@ -82,12 +81,12 @@ class Labelled:
     rows: IntArray  # (N,), the index in the manifest or table
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
-    outputs: dict[str, Pair] = field(default_factory=dict)  # further outputs with targets by column
+    outputs: dict[Output, Pair] = field(default_factory=dict)  # further outputs with targets
 
     def take(self, which: NDArray[Any]) -> Self:
         """Returns some of the faces, by a mask or indices."""
         pairs = {
-            name: Pair(*(array[which] for array in pair)) for name, pair in self.outputs.items()
+            output: Pair(*(array[which] for array in pair)) for output, pair in self.outputs.items()
         }
         return replace(
             self,
@@ -225,9 +224,9 @@ def join_labelled(parts: Sequence[Labelled]) -> Labelled:
     for name in first.columns:
         columns[name] = np.concatenate([part.columns[name] for part in parts])
     outputs = {}
-    for name in first.outputs:
-        pairs = [part.outputs[name] for part in parts]
-        outputs[name] = Pair(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
+    for output in first.outputs:
+        pairs = [part.outputs[output] for part in parts]
+        outputs[output] = Pair(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
     return replace(
         first,
         paths=joined("paths"),

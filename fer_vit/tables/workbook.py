@@ -163,12 +163,11 @@ def _read_sheet(
         check_table_size(path, count, width)
         for index, column in enumerate(chunks):
             column.append(typed_cells([_read_cell(row, index) for _, row in batch]))
-    columns = [_unescape_text(join_chunks(column)) for column in chunks]
+    columns = []
+    for column in chunks:
+        cells = join_chunks(column)
+        columns.append(unescape_column(cells) if is_text(cells.type) else cells)
     return pa.table(columns, names=header)
-
-
-def _unescape_text(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    return unescape_column(cells) if is_text(cells.type) else cells
 
 
 def _is_blank(cell: object) -> bool:

@@ -19,7 +19,7 @@ from fer_vit.evaluation.altered import score_altered
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS, HeadOutputs
+from fer_vit.heads import HEADS, HeadOutputs, Output
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -93,7 +93,7 @@ def test_measures_of_a_roll_do_not_depend_on_the_camera(agree: bool) -> None:
     value = rng.normal(0, 10, 60) + target * agree
     for turn in (0, 170, 180):
         turned = [(angle + turn + 180) % 360 - 180 for angle in (value, target)]
-        roll = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})["roll"]
+        roll = pair_outputs({"roll": turned[0]}, {"roll": turned[1]})[Output("pose", "roll")]
         for name in ("r", "MAE"):
             measured = measure_intervals([name], roll.values, roll.targets, np.arange(60))
             assert measured[name].mean == pytest.approx(measure(name, value, target))
@@ -105,7 +105,9 @@ def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
     faces = predict_manifest(model, rows, "val")
     assert not any(name.startswith("move_") or name == "roll" for name in faces.columns)
     truth = rows.target_values()
-    np.testing.assert_array_equal(faces.outputs["valence"].targets, truth["valence"])
+    np.testing.assert_array_equal(
+        faces.outputs[Output("affect", "valence")].targets, truth["valence"]
+    )
 
     dataset = FaceDataset(rows, model.crop_spec)
     batch = collate([dataset[row] for row in range(len(rows))])
@@ -113,7 +115,7 @@ def test_values_of_a_manifest_are_in_the_photo(folder: Path) -> None:
         raw = model.net(batch.image.float() / 255, batch.boxes, batch.valid)["pose"]
     turned = [rotation(sample) for sample in batch.to_crop.double().numpy()]
     roll = HEADS["pose"].step * raw[:, 1].double().numpy() - turned
-    np.testing.assert_allclose(faces.outputs["roll"].values, roll, atol=1e-3)
+    np.testing.assert_allclose(faces.outputs[Output("pose", "roll")].values, roll, atol=1e-3)
 
 
 def evaluate(output: Path, *words: object) -> dict[str, Any]:
@@ -133,7 +135,7 @@ def test_outputs_of_a_manifest_are_scored(folder: Path, tmp_path: Path) -> None:
     outputs = predict_manifest(model, rows, "train").outputs
     for name in ("valence", "arousal"):
         for figure in ("CCC", "RMSE", "sign agreement"):
-            expected = measure(figure, *outputs[name])
+            expected = measure(figure, *outputs[Output("affect", name)])
             assert results["heads"]["affect"][name][figure]["mean"] == pytest.approx(expected)
     text = (tmp_path / "e" / "results.md").read_text()
     assert "## Movements" in text
@@ -246,7 +248,7 @@ def test_groups_and_another_model_are_compared_by_head(
 
     rows = Manifest.read(manifest).split("train")
     first, second = (
-        predict_manifest(load(path, "cpu"), rows, "train").outputs["move_mouthOpen"]
+        predict_manifest(load(path, "cpu"), rows, "train").outputs[Output("movements", "mouthOpen")]
         for path in (folder / "model", tmp_path / "other")
     )
     group = np.array(rows.column("group"))
@@ -323,8 +325,8 @@ def altered() -> AlteredOutputs:
         columns={},
         rows=np.arange(60),
         outputs={
-            "move_a": Pair(views[:, 0], target[:, 0]),
-            "move_b": Pair(views[:, 1], target[:, 1]),
+            Output("movements", "a"): Pair(views[:, 0], target[:, 0]),
+            Output("movements", "b"): Pair(views[:, 1], target[:, 1]),
         },
     )
     with pytest.MonkeyPatch.context() as patch:

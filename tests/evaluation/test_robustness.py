@@ -1,6 +1,5 @@
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -20,6 +19,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.face.landmarks import full_image_face
 from fer_vit.face.pose import head_pose
 from fer_vit.geometry import TEMPLATE
+from fer_vit.heads import HeadOutputs
 from fer_vit.labels import merge_names
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.stats import results
@@ -100,10 +100,9 @@ def test_the_angle_of_a_turn_is_the_change_of_the_roll() -> None:
 
 
 def test_values_of_turned_images_are_turned_back() -> None:
-    outputs = {"movements": ["a"], "pose": ["roll", "yaw"], "affect": ["valence"]}
-    model = SimpleNamespace(net=SimpleNamespace(settings=SimpleNamespace(outputs=outputs)))
+    names = {"movements": ["a"], "pose": ["roll", "yaw"], "affect": ["valence"]}
     values = np.array([[0.1, 20.0, 30.0, -0.5], [0.2, -5.0, 40.0, 0.5]])
-    turned = module.turn_back(model, values, 15)
+    turned = HeadOutputs.of_names(names, "model").in_photo(values, np.full(2, 15.0))
     np.testing.assert_array_equal(turned, values - [0, 15, 0, 0])
 
 
@@ -153,7 +152,8 @@ def test_every_trial_counts_every_face(drawn: Path, checkpoint: Path) -> None:
     rows = Manifest.read(drawn / "faces.parquet").split("test")
     targets = rows.targets()
     assert targets is not None
-    hits = module.measure_robustness(model, rows, targets.argmax(1))
+    every = np.ones(len(rows), bool)
+    hits = module.read_altered(model, rows).hits(targets.argmax(1), every)
     assert [name for name in hits if name != MOST_TURNED] == list(
         module.corruptions(LandmarksOnly())
     )
@@ -179,7 +179,8 @@ def test_robustness_of_merged_labels(drawn: Path, checkpoint: Path) -> None:
     shares = model.predict(files, face="crop", detector="none").probabilities  # (N, C)
     good = shares[:, model.labels.index("happiness")] > 0.5
     truth = np.ones(len(rows), np.int64)  # the index of "good"
-    hits = module.measure_robustness(model, rows, truth, ["no landmarks"], merge)
+    altered = module.read_altered(model, rows, ["no landmarks"], merge)
+    hits = altered.hits(truth, np.ones(len(rows), bool))
     assert list(merge_names(model.labels, merge)[0]) == names
     assert hits["no landmarks"].tolist() == good.tolist()
 

@@ -26,6 +26,7 @@ from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.evaluation.sets import MIN_GROUP
 from fer_vit.faces import as_objects
+from fer_vit.heads import Output
 from fer_vit.stats import bootstrap as drawing
 from fer_vit.stats.bootstrap import (
     MIN_UNITS,
@@ -843,7 +844,7 @@ def test_intervals_of_few_photos_have_a_warning(tmp_path: Path, count: int, warn
 def test_a_head_without_targets_is_named_below_the_scores(tmp_path: Path) -> None:
     made = faces(np.ones(9, bool))
     unknown = np.full(9, np.nan)
-    with_head = replace(made, outputs={"yaw": Pair(np.zeros(9), unknown)})
+    with_head = replace(made, outputs={Output("pose", "yaw"): Pair(np.zeros(9), unknown)})
     plain = score(made).write(tmp_path / "plain")
     text = score(with_head).write(tmp_path / "with_head")
     line = "- Not measured, since no face has a target: pose.\n\n"
@@ -854,7 +855,10 @@ def test_a_head_without_targets_is_named_below_the_scores(tmp_path: Path) -> Non
 def test_a_further_output_without_targets_has_no_bar(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     target = rng.normal(size=9)
-    outputs = {"yaw": Pair(target, target), "pitch": Pair(target, np.full(9, np.nan))}
+    outputs = {
+        Output("pose", "yaw"): Pair(target, target),
+        Output("pose", "pitch"): Pair(target, np.full(9, np.nan)),
+    }
     text = score(replace(faces(np.ones(9, bool)), outputs=outputs)).write(tmp_path / "e")
     assert "| pitch | 0 | - |" in text
     assert "| yaw | 9 | 1.000 (" in text
