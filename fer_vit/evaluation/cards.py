@@ -1,23 +1,19 @@
 """The faces that the page of an evaluation shows: mistakes, and labels that are likely wrong."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
+from fer_vit.evaluation.sets import EvaluationRows
 from fer_vit.report.results_page import Card
 from fer_vit.stats.scores import face_losses
 from fer_vit.tables.labelled import Labelled
-
-if TYPE_CHECKING:
-    from fer_vit.evaluation.results import Evaluation
 
 MAX_CARDS = 500  # most faces on the page, so that the page opens quickly
 PICTURE_SIDE = 96  # the longer side of a picture, in pixels
 
 
-def choose_cards(evaluation: "Evaluation") -> tuple[list[Card], int]:
+def choose_cards(evaluation: EvaluationRows) -> tuple[list[Card], int]:
     """Returns the labelled faces to look at, by descending loss, and the number left out."""
     faces = evaluation.faces
     assert faces.targets is not None

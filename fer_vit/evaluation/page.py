@@ -1,7 +1,6 @@
 """The page of an evaluation: sections from rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from fer_vit.evaluation.sets import (
     UNKNOWN,
     VOTES,
     WITHOUT_NEAR_DUPLICATES,
+    EvaluationRows,
     count_row,
 )
 from fer_vit.geometry import IntArray
@@ -40,9 +40,6 @@ from fer_vit.stats.measures import MEASURES
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import SCORES, is_recall, occurring
 
-if TYPE_CHECKING:
-    from fer_vit.evaluation.results import Evaluation
-
 PROSE = Prose("evaluation")
 LABELS_NOTE = (
     "A label is the word that annotators chose for a face. Accuracy is agreement with this word, "
@@ -56,7 +53,7 @@ SET_TITLES = {  # the rows of the table of scores
 }
 
 
-def evaluation_page(evaluation: "Evaluation") -> ResultsPage:
+def evaluation_page(evaluation: EvaluationRows) -> ResultsPage:
     """Returns the page; with labels, it has the faces to look at."""
     counts = {name: f"{count:,}" for name, count in evaluation.counts.items()}
     page = ResultsPage(
@@ -78,7 +75,7 @@ def evaluation_page(evaluation: "Evaluation") -> ResultsPage:
     )
 
 
-def evaluation_sections(evaluation: "Evaluation") -> list[Section]:
+def evaluation_sections(evaluation: EvaluationRows) -> list[Section]:
     """Returns the sections of the page, in their order."""
     sections = [scores_section(evaluation)]
     drawn = FOUND if evaluation.confusion is None else "accuracy"
@@ -117,7 +114,7 @@ def evaluation_sections(evaluation: "Evaluation") -> list[Section]:
     return sections
 
 
-def sets_of(evaluation: "Evaluation") -> list[str]:
+def sets_of(evaluation: EvaluationRows) -> list[str]:
     """Returns the sets of the expression, in order."""
     return list(dict.fromkeys(row.set for row in evaluation.select(EXPRESSION)))
 
@@ -182,7 +179,7 @@ def rows_chart(rows: Sequence[Row], measure: str, form: str = ".1%") -> Interval
 # ------------------------------------------------------------------------------------- expression
 
 
-def result_lines(evaluation: "Evaluation", confusion: IntArray) -> list[str]:
+def result_lines(evaluation: EvaluationRows, confusion: IntArray) -> list[str]:
     """Returns the main results in words."""
     sizes = confusion.sum(1)  # (C,)
     (accuracy,) = evaluation.select(EXPRESSION, ALL, "", "accuracy")
@@ -198,7 +195,7 @@ def result_lines(evaluation: "Evaluation", confusion: IntArray) -> list[str]:
     )
 
 
-def scores_section(evaluation: "Evaluation") -> Section:
+def scores_section(evaluation: EvaluationRows) -> Section:
     """Returns the table of scores, with their meanings."""
     rows = []
     for set in SET_TITLES:
@@ -222,7 +219,7 @@ def scores_section(evaluation: "Evaluation") -> Section:
     return Section("Scores", text, table, lines=unmeasured, more=[meanings])
 
 
-def class_section(evaluation: "Evaluation", confusion: IntArray) -> Section:
+def class_section(evaluation: EvaluationRows, confusion: IntArray) -> Section:
     """Returns faces, recall and precision of each expression that occurs."""
     recalls = [row for row in evaluation.select(EXPRESSION, ALL) if is_recall(row.measure)]
     table = class_table(recalls, confusion, evaluation.faces.labels)
@@ -253,7 +250,7 @@ def class_table(
     return table
 
 
-def group_section(evaluation: "Evaluation", set: str) -> Section:
+def group_section(evaluation: EvaluationRows, set: str) -> Section:
     """Returns the chart and the table of the groups of a column."""
     column = set.removeprefix(GROUPS)
     groups = []
@@ -301,19 +298,19 @@ def altered_section(title: str, rows: Sequence[Row], measure: str, form: str = "
 # -------------------------------------------------------------------------------- further outputs
 
 
-def heads_of(evaluation: "Evaluation") -> dict[str, HeadOutputs]:
+def heads_of(evaluation: EvaluationRows) -> dict[str, HeadOutputs]:
     """Returns the outputs that have rows, by head."""
     parts = dict.fromkeys(row.part for row in evaluation.rows if row.set == ALL)
     return HeadOutputs.among(parts).by_head
 
 
-def has_targets(evaluation: "Evaluation", head: str) -> bool:
+def has_targets(evaluation: EvaluationRows, head: str) -> bool:
     """Returns whether any face has a target for an output of a head."""
     columns = heads_of(evaluation)[head].columns
     return any(row.estimate.n for row in evaluation.rows if row.part in columns)
 
 
-def head_sections(evaluation: "Evaluation") -> list[Section]:
+def head_sections(evaluation: EvaluationRows) -> list[Section]:
     """Returns the sections about further heads: measures, groups, two models, altered images."""
     sections = []
     for head, outputs in heads_of(evaluation).items():

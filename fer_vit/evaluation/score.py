@@ -12,7 +12,7 @@ import numpy as np
 
 from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.errors import printable
-from fer_vit.evaluation.results import Evaluation, WrongLabel
+from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.sets import (
     ALL,
     COMPARED,
@@ -32,6 +32,7 @@ from fer_vit.evaluation.sets import (
     UNKNOWN,
     VOTES,
     WITHOUT_NEAR_DUPLICATES,
+    WrongLabel,
     count_row,
     make_rows,
 )

@@ -1,18 +1,19 @@
-"""The sets of faces and the measures that rows of an evaluation have, and their keys in JSON.
+"""The rows of an evaluation: their sets of faces, their measures, and their keys in JSON.
 
-N faces.
+N faces, C classes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fer_vit.geometry import Array
+from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import EXPRESSION, HeadOutputs
 from fer_vit.stats.bootstrap import Scale
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.results import Row
+from fer_vit.stats.results import Results, Row
 from fer_vit.stats.scores import SCORES
 from fer_vit.tables.labelled import Labelled
 
@@ -79,6 +80,50 @@ MEANS = {
 MEANINGS = {name: score.meaning for name, score in SCORES.items() if score.meaning}
 MEANINGS |= {name: mean.meaning for name, mean in MEANS.items()}
 MEANINGS[FOUND] = "photos in which a face was found"
+
+
+@dataclass(frozen=True)
+class WrongLabel:
+    """A face whose label is likely wrong."""
+
+    row: int  # index among the faces with a prediction
+    path: str
+    label: str
+    better: str  # a more likely label
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRows(Results):
+    """The results of an evaluation, without how they are written.
+
+    Attributes:
+        faces: The faces with a prediction (N); with labels, the labelled faces alone.
+        against: Another model's probabilities (N, C), NaN without a face; None: no other model.
+        confusion: The number of faces by label and prediction (C, C); None without labels.
+        likely_wrong: The faces whose label is likely wrong, the most likely first.
+    """
+
+    faces: Labelled
+    against: Array | None = None
+    confusion: IntArray | None = None
+    likely_wrong: tuple[WrongLabel, ...] = ()
+
+    def estimate(
+        self, measure: str, set: str = ALL, group: str = "", part: str = EXPRESSION
+    ) -> Estimate:
+        """Returns a number, such as the accuracy of all faces.
+
+        Raises KeyError if there is no such row.
+        """
+        rows = self.select(part, set, group, measure)
+        if not rows:
+            raise KeyError(f"{part}, {set}, {group}, {measure}")
+        return rows[0].estimate
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of faces, of persons, and of photos of faces whose person is unknown."""
+        return {FACES: len(self.faces.paths)} | self.faces.count_units()
 
 
 def keys(row: Row) -> tuple[str, ...]:
