@@ -177,7 +177,7 @@ def test_commands_of_the_documentation_run(
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
-    assert len(names["found"].shares) == 1
+    assert len(names["explanations"].shares) == 1
 
 
 @pytest.mark.slow
