@@ -268,26 +268,21 @@ def columns_page() -> str:
     }
     lines = [
         "# Columns of tables",
-        "A name with an asterisk stands for several columns: one for each expression, movement or "
-        "feature. Points and boxes are in pixels of the photo, x to the right and y down, from the "
-        "upper left corner of its first pixel."
-        " Left and right are the person's, except in `box_left` and `box_right`. Any cell can be "
-        "empty: `None` in Python, nothing in CSV. [Uncertainty](../explanation/ambiguous_faces.md) "
-        "and [head pose](../explanation/finding_faces.md#head-pose) explain how the values are "
-        "computed. Tables also have the [means of both "
-        "sides](../how-to/heads.md#means-of-both-sides) of movements, such as "
-        f"`{next(iter(MEANS))}`, if the model has both.",
+        "An asterisk stands for several names: one for each expression, movement or feature. "
+        "Points and boxes are in pixels of the photo, x to the right and y down, from its upper "
+        "left corner. Left and right are the person's, except in `box_left` and `box_right`. Any "
+        "cell can be empty: `None` in Python, nothing in CSV. If a table has the movements of both "
+        "sides, it also has their [means](../how-to/heads.md#means-of-both-sides), such as "
+        f"`{next(iter(MEANS))}`.",
     ]
     for title, (source, fields) in parts.items():
         lines += [f"## {title}", f"{source}.", columns_table(fields)]
     lines += [
         "## How well outputs agree",
-        "Pearson's r of the default model's outputs with MediaPipe's values on FairFace faces that "
-        "were held out; of `valence` and `arousal`, with the ratings of synthetic faces, in folds. "
-        "The [model card](../../fer_vit/weights/ferplus-fairface/README.md#movements-and-pose) has "
-        f"the errors. {WEAK_MEANING} A mean of two sides has no r of its own: it's {WEAK} if a "
-        "side is. `fer-vit models` shows the range of each model: without a range, nobody measured "
-        "it.",
+        "Pearson's r of the default model's outputs with MediaPipe's values on held-out FairFace "
+        "faces, and of `valence` and `arousal` with the ratings of synthetic faces. The [model "
+        "card](../../fer_vit/weights/ferplus-fairface/README.md#movements-and-pose) has the "
+        f"errors. {WEAK_MEANING} A mean of two sides is {WEAK} if a side is.",
         agreement_table(),
     ]
     return "\n\n".join(lines)

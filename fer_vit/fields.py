@@ -154,7 +154,7 @@ WITH_HEAD = "if the model has the head"
 # `ORIGIN_FIELDS`.
 PHOTO_FIELDS = (
     Field("path", "string", "", "the photo or video"),
-    Field("status", "string", "", "ok, no face, or why the image cannot be read"),
+    Field("status", "string", "", "ok, no face, or why the image can't be read"),
     Field("frame", "integer", "", "index of the frame in its video", WITH_VIDEOS),
     Field("seconds", "number", "seconds", "time of the frame in its file", WITH_VIDEOS),
 )
@@ -177,9 +177,8 @@ EXPRESSION_FIELDS = (  # what most users read
         "ambiguous",
         "boolean",
         "",
-        "whether the prediction set does not have exactly one expression, or the confidence is "
-        "below `--min_confidence`; empty without both: the model is not calibrated and there is no "
-        "such limit",
+        "whether the prediction set doesn't have exactly one expression, or the confidence is "
+        "below `--min_confidence`; empty if there's neither",
         head="expression",
     ),
     Field(
@@ -207,8 +206,8 @@ UNCERTAINTY_FIELDS = (
         "prediction_set",
         "string",
         "",
-        "the expressions that are possible: nominally, 90% of such sets contain the true one, for "
-        "faces like the calibration faces; empty if the model is not calibrated",
+        "the possible expressions; nominally, 90% of such sets contain the true one; empty if the "
+        "model isn't calibrated",
         head="expression",
     ),
     Field(
@@ -224,7 +223,7 @@ SMOOTHED_FIELDS = (
         SMOOTHED_LABEL,
         "string",
         "",
-        "the expression with the largest average; empty if the average is below `--min_confidence`",
+        "the most probable smoothed expression; empty below `--min_confidence`",
         WITH_VIDEOS,
         head="expression",
     ),
@@ -251,8 +250,7 @@ QUALITY_FIELDS = (
         "score",
         "number",
         "score",
-        "the detector's score, in [0, 1]; 0 if no face was found and the full image was used, "
-        "empty without a detector",
+        "the detector's score, in [0, 1]; 0 if the full image was used, empty without a detector",
     ),
 )
 PLACE_FIELDS = (
@@ -279,11 +277,10 @@ ORIGIN_FIELDS = (
     _origin("model", "name or path of the model"),
     _origin("detector", "the face detector"),
     _origin("fer_vit_version", "the version of fer-vit"),
-    _origin("predicted_on", "the date, YYYY-MM-DD; the earliest of faces that were joined"),
+    _origin("predicted_on", "the date, YYYY-MM-DD"),
     _origin(
         "pose_from",
-        "head: the model's head pose; landmarks: the five landmarks; both with their angles if the "
-        "head lacks some",
+        "what the angles are from: head (the model's) or landmarks",
     ),
 )
 
@@ -307,15 +304,14 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
         "time_*",
         "number",
         "share",
-        "share of each smoothed expression in the time in which the person has an expression: "
-        "frames below `--min_confidence` do not count",
+        "share of time of each smoothed expression, without frames below `--min_confidence`",
         head="expression",
     ),
     Field(
         "mean_*",
         "number",
         "",
-        "mean of each smoothed output of further heads over time; of angles, the mean direction",
+        "mean over time of each smoothed output; of angles, the mean direction",
         WITH_HEAD,
     ),
     Field(
@@ -338,15 +334,14 @@ PEOPLE_FIELDS = (  # the table of `predict --summary`: a row for each person in 
 INTERVAL_FIELDS = (
     Field("path", "string", "", "the video"),
     Field("track", "integer", "", TRACK),
-    Field("start", "number", "seconds", "begin, counted from the start of the file"),
-    Field("end", "number", "seconds", "end, counted from the start of the file"),
+    Field("start", "number", "seconds", "begin, from the start of the file"),
+    Field("end", "number", "seconds", "end, from the start of the file"),
     Field("label", "string", "", "the smoothed expression, or a movement above `--threshold`"),
     Field(
         "confidence",
         "number",
         "[0, 1]",
-        "the mean of the smoothed probability of an expression, or of the smoothed intensity of a "
-        "movement",
+        "mean smoothed probability of the expression, or intensity of the movement",
     ),
 )
 
@@ -376,9 +371,8 @@ ANY_SMOOTHED_FIELD = Field(
     f"{SMOOTHED}*",
     "number",
     "",
-    "average over time of each probability, output and mean, in its unit, such as "
-    "`smoothed_happiness`, `smoothed_move_jawOpen`, `smoothed_smile`, `smoothed_yaw` and "
-    "`smoothed_valence`; of angles, the mean direction",
+    "average over time of each probability, output and mean, such as `smoothed_happiness`, "
+    "`smoothed_smile` and `smoothed_yaw`; of angles, the mean direction",
     WITH_VIDEOS,
 )
 
