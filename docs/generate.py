@@ -51,7 +51,7 @@ KINDS = {
 
 
 class Setting(NamedTuple):
-    """An option of a command, or a key of a config."""
+    """An option of a command, a key of a config, or a field of a request."""
 
     name: str
     values: str  # what it accepts, in words
@@ -138,7 +138,8 @@ def command_section(verb: str) -> list[str]:
     parser = command_parser(verb)
     text, _, examples = str(parser.description).partition("Examples:\n")
     commands = [line.strip() for line in examples.splitlines() if line.strip()]
-    lines = [f"## {verb}", prose(text.strip())]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
+    lines = [f"## {verb}", *map(prose, paragraphs)]
     if commands:
         lines.append("\n".join(f"    {command}" for command in commands))
     own = command_settings(parser)
@@ -351,8 +352,8 @@ def rest_page() -> str:
     formats = ", ".join(f"`{kind}`" for kind in api.TABLE_TYPES)
     lines = [
         "# REST API",
-        "`fer-vit app` serves it; [how to use it](../how-to/rest.md). `/openapi.json` has the same "
-        "as an OpenAPI schema.",
+        "Served by `fer-vit app` ([how to use it](../how-to/rest.md)). Its OpenAPI schema is at "
+        "`/openapi.json`.",
         table(("request", "result"), rows),
         "## Fields of a request",
         "`POST /api/predict` and `POST /api/report` take a form with the photos and clips as "
@@ -366,21 +367,20 @@ def rest_page() -> str:
         "## Errors",
         f"The statuses are {', '.join(map(str, api.ERROR_STATUSES))}. The response has one field:",
         model_table(api.Problem),
-        "While too many clients are connected, the server answers with the status 503 and plain "
-        "text.",
+        "If too many clients are connected, the server answers with the status 503 and plain text.",
     ]
     return "\n\n".join(lines)
 
 
 def model_table(model: Any) -> str:
     """Returns the fields of a request or response."""
-    rows = []
+    fields = []
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else describe_default(field.default)
-        rows.append(
-            (f"`{name}`", describe_kind(field.annotation), default, field.description or "")
+        fields.append(
+            Setting(name, describe_kind(field.annotation), default, field.description or "")
         )
-    return table(("field", "values", "default", "meaning"), rows)
+    return settings_list(fields)
 
 
 # ---------------------------------------------------------------------------- limits
