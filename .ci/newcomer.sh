@@ -24,8 +24,10 @@ mkdir photos && cp "$photo" photos/
 cp "$photo" photo.jpg
 fer-vit predict photos
 test -s faces.csv
-if fer-vit visualize photos 2> needs.txt; then
-  echo "Expected that explanations need PyTorch."
+fer-vit visualize photos
+test -s report/index.html
+if fer-vit visualize photos --method pixels --output pixels 2> needs.txt; then
+  echo "Expected that heat maps of pixels need PyTorch."
   exit 1
 fi
 cat needs.txt

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from skimage.data import astronaut
 
 from fer_vit.data.schema import Reading, Row, write_manifest
+from fer_vit.explain.methods import METHODS
 from fer_vit.extras import EXTRAS
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
@@ -63,6 +64,7 @@ COMMANDS = {
         ],
         [*STATISTICS, *SERVER, *VIDEO],
     ),
+    "a report": (["visualize photo.png"], [*SERVER, *VIDEO]),
     "tables": ([EVALUATE, COMPARE], [*SERVER, *VIDEO]),
     "live": (["live --help"], [*STATISTICS, *SERVER]),
 }
@@ -78,14 +80,18 @@ NEED_TORCH = [
     "finetune photos",
     "predict photo.png --checkpoint a.ckpt",
     "repeat drawn --manifest faces.parquet",
-    "visualize photo.png",
+    "visualize photo.png --method pixels",
 ]
 PYTHON = [
     # (Python, what its error names; None: it works)
     ("import fer_vit; fer_vit.load().predict('photo.png')[0].label", None),
     ("import fer_vit; fer_vit.models()", None),
     ("import fer_vit; fer_vit.FERTask", "fer_vit.FERTask needs more packages: .*[torch]"),
-    ("import fer_vit; fer_vit.visualize", "fer_vit.visualize needs more packages: .*[torch]"),
+    ("import fer_vit; m = fer_vit.load(); m.explain(m.predict('photo.png')).shares", None),
+    (
+        "import fer_vit; m = fer_vit.load(); m.attend(m.predict('photo.png')[0])",
+        "An explanation needs more packages: .*[torch]",
+    ),
     (
         "import fer_vit; fer_vit.load().predict('photo.png')[0].plot()",
         "A plot needs more packages: .*[figures]",
@@ -117,7 +123,7 @@ def test_the_modules_of_the_extras_are_those_of_pyproject() -> None:
     assert {module for modules in EXTRAS.values() for module in modules} == HEAVY | {"onnxscript"}
 
 
-@pytest.mark.parametrize("kind", ["photos", *slow("help", "tables", "live")])
+@pytest.mark.parametrize("kind", ["photos", "a report", *slow("help", "tables", "live")])
 def test_commands_of_the_core(kind: str, place: Path) -> None:
     lines, also_hidden = COMMANDS[kind]
     for line, done in zip(lines, run_commands_in_core(lines, place, also_hidden), strict=True):
@@ -154,20 +160,12 @@ def test_python_of_the_core(code: str, error: str | None, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_predicts_and_does_not_explain(tmp_path: Path) -> None:
+def test_the_server_predicts_and_explains(tmp_path: Path) -> None:
     variables = core_environment(tmp_path / "site")
     with running(tmp_path, PYTHONPATH=variables["PYTHONPATH"]) as server:
-
-        def send(**options: str) -> requests.Response:
-            files = {"files": ("photo.png", PHOTO, "image/png")}
-            return requests.post(f"{server.address}/api/report", files=files, data=options)
-
-        assert requests.get(f"{server.address}/api/explains").json() is False
-        report = send().json()
-        assert report["html"] is None
-        assert "faces.csv" in report["files"]
-        assert len(report["photos"]) == 1
-        refused = send(explain="true")
-        assert refused.status_code == 422
-        assert "PyTorch" in refused.text
-    assert "[torch]" in server.log.read_text()
+        files = {"files": ("photo.png", PHOTO, "image/png")}
+        report = requests.post(f"{server.address}/api/report", files=files).json()
+        page = requests.get(f"{server.address}{report['html']}").text
+    assert "faces.csv" in report["files"]
+    assert len(report["photos"]) == 1
+    assert METHODS["regions"].title in page

@@ -13,7 +13,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from fer_vit.app.jobs import MAX_JOBS, UPLOADS, JobEvent, Jobs, Task
-from fer_vit.app.uploads import CAN_EXPLAIN, FILES_FIELD, FORM, MAX_FILES, Options, Upload, store
+from fer_vit.app.uploads import FILES_FIELD, FORM, MAX_FILES, Options, Upload, store
 from fer_vit.report.html import script_digest
 from fer_vit.texts import json_text
 from fer_vit.version import __version__
@@ -132,11 +132,6 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
     def models() -> list[str]:
         """Lists the models, the default first."""
         return list(jobs.models)
-
-    @app.get("/api/explains")
-    def explains() -> bool:
-        """Returns whether the server can explain faces, for which it needs PyTorch."""
-        return CAN_EXPLAIN
 
     @app.get("/api/outputs")
     def outputs() -> dict[str, list[str]]:

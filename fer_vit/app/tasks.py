@@ -29,6 +29,8 @@ from fer_vit.app.jobs import FAILED, MAX_TASK_MEMORY, UPLOADS, JobEvent, Task
 from fer_vit.app.uploads import safe_name
 from fer_vit.engine.choice import Precision
 from fer_vit.errors import FerVitError, MarkedCopyError
+from fer_vit.explain.methods import choose_method
+from fer_vit.extras import is_installed
 from fer_vit.face.headers import MEGA, image_size, image_suffix
 from fer_vit.face.image import CRASHED, ImageError, check_size, read_bytes, read_image
 from fer_vit.faces import Faces, PhotoInfo, no_faces
@@ -44,6 +46,8 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
 from fer_vit.system.untrusted import limit_memory
+from fer_vit.visualization.evidence import ExplainOptions
+from fer_vit.visualization.report import ReportOptions, write_report
 from fer_vit.visualization.report_parts import (
     DecodedPhoto,
     ReportFaces,
@@ -130,7 +134,8 @@ def heads_of(name: str) -> list[str]:
 
 def prepare_explanations(model: Recognizer) -> None:
     """Imports what explains faces, and loads the network, outside the limits of a task."""
-    model.net.eval()
+    if is_installed("torch"):
+        model.net.eval()
 
 
 def column_types() -> dict[str, str]:
@@ -335,10 +340,7 @@ def write_explanations(
     `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
     longer be read.
     """
-    # not at the top: a server without PyTorch explains nothing
-    from fer_vit.visualization.evidence import ExplainOptions
-    from fer_vit.visualization.report import ReportOptions, write_report
-
+    explained = ExplainOptions(choose_method(None), memory=EXPLAIN_MEMORY)
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces
 
@@ -350,7 +352,7 @@ def write_explanations(
         folder=report,
         model=model,
         faces=faces,
-        options=ReportOptions(photos=options, explain=ExplainOptions(memory=EXPLAIN_MEMORY)),
+        options=ReportOptions(photos=options, explain=explained),
         root=Path(),
         on_face=send_progress,
     )

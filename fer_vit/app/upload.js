@@ -369,14 +369,6 @@ function show(done) {
   if (anyFace) form.scrollIntoView();
 }
 
-fetch('api/explains')
-  .then(response => response.json())
-  .then(can => {
-    if (can) return;
-    form.explain.checked = false;
-    form.explain.disabled = true;
-    $('.pace').textContent = 'needs PyTorch on the server';
-  });
 fetch('api/outputs')
   .then(response => response.json())
   .then(byModel => {

@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from fer_vit.extras import is_installed
 from fer_vit.heads import EXPRESSION, HEADS
 
 MAX_FILES = 20  # most photos and clips in a request
@@ -27,7 +26,6 @@ NAME_PART = MAX_STEM_LENGTH // 2 - 1
 FORM = "multipart/form-data"
 FILES_FIELD = "files"  # the name of the field of files
 OUTPUTS_FIELD = "outputs"  # the name of the only other field that a form may repeat
-CAN_EXPLAIN = is_installed("torch")  # whether the server can explain faces
 
 
 def output_names() -> list[str]:
@@ -41,13 +39,6 @@ def check_output_names(names: list[str]) -> list[str]:
     if len(names) > len(known) or not set(names) <= set(known):
         raise PydanticCustomError("outputs", f"Expected outputs among {', '.join(known)}")
     return names
-
-
-def check_explain(explain: bool) -> bool:
-    """Returns `explain`. Raises PydanticCustomError when the server cannot explain faces."""
-    if explain and not CAN_EXPLAIN:
-        raise PydanticCustomError("explain", "Expected false: this server has no PyTorch")
-    return explain
 
 
 def describe_output_names(schema: dict[str, Any]) -> None:
@@ -70,8 +61,8 @@ class Options(BaseModel):
     end: float | None = Field(
         None, ge=0, le=1e6, description="Second of a clip at which to end; left out: its end."
     )
-    explain: Annotated[bool, AfterValidator(check_explain)] = Field(
-        CAN_EXPLAIN, description="Whether a report explains the faces; without, it has only tables."
+    explain: bool = Field(
+        True, description="Whether a report explains the faces; without, it has only tables."
     )
     outputs: Annotated[list[str], AfterValidator(check_output_names)] = Field(
         [],

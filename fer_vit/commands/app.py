@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.errors import check_number
-from fer_vit.extras import install_command
 from fer_vit.files import clear_remains_of, scratch_folder
 from fer_vit.processes import start_worker
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
@@ -52,14 +51,13 @@ def app(
         port: The port of the page; 0 selects a free port.
         public: The address that users open if a reverse proxy serves the page. Pages from it may
             upload photos.
-        precision: {PRECISION} Explanations always use float32.
+        precision: {PRECISION} With PyTorch, explanations use float32.
     """
     check_number("port", port, 0, 65535)
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
     from fer_vit.app.server import WEB, create_app, describe_exposure, listen, serving
-    from fer_vit.app.uploads import CAN_EXPLAIN
 
     behind_proxy = public_address(public) if public else None
     allowed_hosts = [host, *hostnames]
@@ -82,9 +80,6 @@ def app(
             asgi_app = create_app(jobs, allowed_hosts, behind_proxy, web)
             with suppress(KeyboardInterrupt), serving(asgi_app, listener) as thread:
                 # From here on, Ctrl-C ends the server with the status 0.
-                if not CAN_EXPLAIN:
-                    command = install_command("torch")
-                    print(f"Faces are predicted, but not explained. To explain them: {command}")
                 print(f"Open {address} (Ctrl-C ends it)", flush=True)
                 while thread.is_alive():
                     thread.join(1)  # Windows ignores Ctrl-C in a wait without a timeout

@@ -9,14 +9,20 @@ from typing import Any
 
 from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
-from fer_vit.explain.methods import METHODS, METHODS_HELP, find_method
+from fer_vit.explain.methods import METHODS_HELP, choose_method
+from fer_vit.extras import install_command, is_installed
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import load_torch
+from fer_vit.predict.recognizer import load, load_torch
 from fer_vit.report.draw import FigureKind
-from fer_vit.visualization.evidence import ExplainOptions, LabelChoice, find_targets
+from fer_vit.visualization.evidence import (
+    ExplainOptions,
+    LabelChoice,
+    check_explained,
+    find_targets,
+)
 from fer_vit.visualization.figures import FigureOptions
 from fer_vit.visualization.report import REPORT_FILES, ReportOptions, log_estimate, write_report
 from fer_vit.visualization.report_parts import detect_faces
@@ -33,7 +39,7 @@ def visualize(
     checkpoint: str | None = None,
     model: str | None = None,
     output: Path = Path("report"),
-    method: str = "pixels",
+    method: str | None = None,
     labels: LabelChoice = "predicted",
     targets: Sequence[str] = (),
     figures: FigureKind | None = None,
@@ -67,7 +73,8 @@ def visualize(
             Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
         model: Your class that trained the checkpoint, such as my_module.MyTask.
         output: The folder to write.
-        method: How the prediction is explained. {METHODS}.
+        method: How the prediction is explained. {METHODS}. All but regions need PyTorch.
+            Default: pixels, or regions without PyTorch.
         labels: "predicted" explains the predicted expression, and why it is more probable than the
             second; "all" explains every expression (slower).
         targets: Further outputs to explain: expressions, or columns such as move_mouthSmileLeft or
@@ -81,7 +88,7 @@ def visualize(
     Returns:
         The page.
     """
-    find_method(method, METHODS)  # raises the error for an unknown name now
+    method = choose_method(method)
     if faces and figures is None:
         raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
     options = ReportOptions(
@@ -95,7 +102,12 @@ def visualize(
     photos = [source for source, kind in kinds.items() if kind == "photo"]
     videos = [source for source, kind in kinds.items() if kind == "video"]
 
-    recognizer = load_torch(find_network(checkpoint, model), name=checkpoint)
+    network = find_network(checkpoint, model)
+    if is_installed("torch"):
+        recognizer = load_torch(network, name=checkpoint)
+    else:
+        recognizer = load(network, name=checkpoint)
+    check_explained(recognizer)
     find_targets(recognizer, targets)  # raises the error for an unknown target now
     with atomic_write(output, overwrite=overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.
@@ -112,6 +124,11 @@ def visualize(
     shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
     for note in [*inputs.notes, *options.photos.unused_notes(inputs.files)]:
         LOGGER.warning(note)
+    if not is_installed("torch"):
+        LOGGER.info(
+            "Explained by hiding regions. Heat maps of pixels, interactions and attention need "
+            f"more packages: {install_command('torch')}"
+        )
     LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {output / 'index.html'}")
     return output / "index.html"
 

@@ -14,15 +14,8 @@ from scipy.stats import ConstantInputWarning, spearmanr
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from fer_vit.explain.methods import (
-    MEASURED,
-    Explanation,
-    blur,
-    explain,
-    explain_each,
-    find_method,
-    inside,
-)
+from fer_vit.explain.attribution import Explanation, blur, explain, explain_each, inside
+from fer_vit.explain.methods import MEASURED, find_method
 from fer_vit.explain.trace import (
     Trace,
     evaluating,

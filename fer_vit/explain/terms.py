@@ -13,7 +13,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from fer_vit.explain.methods import blur, inside
+from fer_vit.explain.attribution import blur, inside
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 

@@ -1,25 +1,31 @@
 """Explanations of predictions: attributions of faces, and their pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image as Pil
-from torch import Tensor
 
-from fer_vit.engine.torch_engine import to_inputs
-from fer_vit.explain.methods import average_heat, explain
-from fer_vit.explain.trace import attention_views, trace
+from fer_vit.engine.protocol import Engine, RawOutputs
+from fer_vit.explain.methods import HEAT_GRID, REGIONS, choose_method
+from fer_vit.explain.regions import normalized_shares, region_falls, spread_shares
+from fer_vit.extras import needed_by
 from fer_vit.face.finder import Crops
 from fer_vit.faces import Face
-from fer_vit.model.region_vit import RegionViT
+from fer_vit.geometry import Array, Image, Mask
 from fer_vit.predict.plot import face_view, finish_figure, read_photo
 from fer_vit.report.draw import Attention
+from fer_vit.report.records import Attributed
+
+if TYPE_CHECKING:
+    from fer_vit.explain.trace import Views
+    from fer_vit.model.region_vit import RegionViT
+    from fer_vit.predict.recognizer import Recognizer
 
 FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
+ARRAYS = ("probabilities", "heat", "shares", "scores")  # of `Explanations`
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +37,20 @@ class Explanations:
         labels: The C expressions.
         regions: The names of R regions.
         probabilities: The probability of each expression (N, C).
-        scores: The score of each token (N, T); negative scores are against the prediction.
-        heat: The score of each pixel of the crop (N, S, S).
+        heat: The score of each pixel of the crop (N, S, S); negative scores are against the
+            prediction.
         shares: The share of each region (N, R), 0 for a missing region. For each face, the absolute
             values of scores, of heat and of shares sum to 1, or to 0 if all are 0.
+        scores: The score of each token (N, T). None with the method regions.
     """
 
     faces: Sequence[Face]
     labels: Sequence[str]
     regions: Sequence[str]
-    probabilities: Tensor
-    scores: Tensor
-    heat: Tensor
-    shares: Tensor
+    probabilities: Array
+    heat: Array
+    shares: Array
+    scores: Array | None = None
 
     def __len__(self) -> int:
         return len(self.faces)
@@ -59,17 +66,16 @@ class Explanations:
             ImageError: The photo of the face can no longer be read.
             FerVitError: The file has another suffix.
         """
-        from fer_vit.report import face_figures  # not at the top: matplotlib takes a second to load
-        from fer_vit.report.records import Attributed
+        with needed_by("A plot"):
+            from fer_vit.report import face_figures  # not at the top: it needs matplotlib
 
         face = self.faces[index]
         # `face.label` may be the prediction of another model.
         label = int(self.probabilities[index].argmax())
-        heat = average_heat(self.heat[index])  # (rows, columns)
         attributed = Attributed(
             name=self.labels[label],
-            shares=_to_array(self.shares[index]),
-            heat=_to_array(heat),
+            shares=self.shares[index],
+            heat=average_heat(self.heat[index]),
             probability=float(self.probabilities[index, label]),
         )
         figure = face_figures.attribution_figure(
@@ -78,37 +84,101 @@ class Explanations:
         return finish_figure(figure, file)
 
 
-def explain_crops(
-    net: RegionViT, device: str, faces: Sequence[Face], crops: Crops, method: str
-) -> Explanations:
-    """Explains the predictions of a network for faces and their crops.
+def average_heat(heat: Array) -> Array:
+    """Averages the heat of a crop (S, S) to a map (HEAT_GRID, HEAT_GRID) for drawing."""
+    edges = np.arange(HEAT_GRID + 1) * len(heat) / HEAT_GRID
+    pixels = np.arange(len(heat))
+    # (HEAT_GRID, S), how much of each cell is in each pixel of a row
+    parts = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    weights = parts.clip(min=0) * HEAT_GRID / len(heat)
+    return np.asarray(weights @ heat @ weights.T)
 
-    Raises FerVitError when the method is unknown.
+
+def hide_regions(engine: Engine, crops: Crops, raw: RawOutputs) -> Array:
+    """Returns how far the raw outputs fall (B, R, O) when each region is hidden.
+
+    Args:
+        engine: What computes the network.
+        crops: The crops of B faces.
+        raw: The raw outputs for these crops.
     """
-    chunks = []
+
+    def network(image: Image, valid: Mask) -> Array:
+        return joined(engine.run(replace(crops, image=image, valid=valid)))
+
+    return region_falls(network, joined(raw), crops.image, crops.boxes, crops.valid)
+
+
+def joined(raw: RawOutputs) -> Array:
+    """Returns the raw outputs of all heads (B, O); the logits are first."""
+    return np.concatenate([raw.logits, *raw.heads.values()], axis=1).astype(float)
+
+
+def explain_crops(
+    model: "Recognizer", faces: Sequence[Face], crops: Crops, method: str | None
+) -> Explanations:
+    """Explains the predictions of a model for faces and their crops; `method` as in the command.
+
+    Raises FerVitError when the method is unknown, or needs PyTorch and that is missing.
+    """
+    method = choose_method(method)
+    if method == REGIONS:
+        return _explain_regions(model, faces, crops)
+    net = model.net
+    # not at the top: PyTorch may be missing
+    from fer_vit.engine.torch_engine import to_inputs
+    from fer_vit.explain.attribution import explain
+
+    parts: dict[str, list[Array]] = {name: [] for name in ARRAYS}
     for chunk in crops.split(FACES_EXPLAINED_AT_ONCE):
-        chunks.append(explain(net, *to_inputs(chunk, device), method))
+        explanation = explain(net, *to_inputs(chunk, model.device), method)
+        for name in ARRAYS:
+            parts[name].append(getattr(explanation, name).double().cpu().numpy())
     return Explanations(
         faces=faces,
-        labels=net.settings.labels,
-        regions=net.settings.crop.regions,
-        probabilities=torch.cat([chunk.probabilities for chunk in chunks]),
-        scores=torch.cat([chunk.scores for chunk in chunks]),
-        heat=torch.cat([chunk.heat for chunk in chunks]),
-        shares=torch.cat([chunk.shares for chunk in chunks]),
+        labels=model.labels,
+        regions=model.crop_spec.regions,
+        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
     )
 
 
-def attend_crop(net: RegionViT, device: str, crops: Crops) -> Attention:
+def _explain_regions(model: "Recognizer", faces: Sequence[Face], crops: Crops) -> Explanations:
+    """Explains the predictions by hiding regions, with any engine."""
+    raw = model.engine.run(crops)
+    probabilities = model.decode(raw, crops).probabilities  # (N, C)
+    falls = hide_regions(model.engine, crops, raw)  # (N, R, O)
+    direction = np.eye(falls.shape[2])[probabilities.argmax(1)]  # (N, O)
+    shares = normalized_shares(falls, direction[None])  # (1, N, R)
+    size = model.crop_spec.size
+    heat = spread_shares(shares, crops.boxes, size, cells=size)[0]  # (N, S, S)
+    total = np.abs(heat).sum((1, 2), keepdims=True)
+    return Explanations(
+        faces=faces,
+        labels=model.labels,
+        regions=model.crop_spec.regions,
+        probabilities=probabilities,
+        heat=heat / total.clip(min=1e-12),
+        shares=shares[0],
+    )
+
+
+def attend_crop(net: "RegionViT", device: str, crops: Crops) -> Attention:
     """Returns the attention of a network on the crop of one face."""
-    views = attention_views(trace(net, *to_inputs(crops, device)))
+    # not at the top: PyTorch may be missing
+    from fer_vit.engine.torch_engine import to_inputs
+    from fer_vit.explain.trace import attention_views, trace
+
+    return attention_of(net, attention_views(trace(net, *to_inputs(crops, device))), row=0)
+
+
+def attention_of(net: "RegionViT", views: "Views", row: int) -> Attention:
+    """Returns the attention of a network on one face of a batch."""
+    relations, output, patches, distance = (view[row].double().cpu().numpy() for view in views)
     return Attention(
-        relations=_to_array(views.relations[0]),
-        output=_to_array(views.output[0]),
-        patches=_to_array(views.patches[0]),
-        distance=_to_array(views.distance[0]),
+        relations=relations,
+        output=output,
+        patches=patches,
+        distance=distance,
+        blocks=len(net.vit.blocks),
+        region_tokens=net.layout.tokens_per_region,
     )
-
-
-def _to_array(values: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return values.double().cpu().numpy()

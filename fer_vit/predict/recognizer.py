@@ -22,7 +22,7 @@ from tqdm import tqdm
 from fer_vit.conformal import Thresholds
 from fer_vit.engine.choice import Opened, Precision, open_model, open_network
 from fer_vit.engine.decode import Predictions, decode
-from fer_vit.engine.protocol import Calibration
+from fer_vit.engine.protocol import Calibration, RawOutputs
 from fer_vit.errors import FerVitError, ModelError, short
 from fer_vit.extras import missing_extra
 from fer_vit.face.crop import CropSpec, check_regions
@@ -278,11 +278,15 @@ class Recognizer:
 
     def read(self, crops: Crops) -> Predictions:
         """Returns what all heads predict for one or more crops."""
+        return self.decode(self.engine.run(crops), crops)
+
+    def decode(self, raw: RawOutputs, crops: Crops) -> Predictions:
+        """Converts the raw outputs of the engine for some crops to predictions."""
         temperature = self._calibration.temperature
         settings = replace(self.settings, temperature=temperature)
         possible = [] if all(self._possible) else self._possible
         offset = settings.offset(self._frequencies, possible)
-        return decode(self.engine.run(crops), crops.to_crop, settings, offset)
+        return decode(raw, crops.to_crop, settings, offset)
 
     def predict(
         self,
@@ -383,15 +387,16 @@ class Recognizer:
         return table(replace(faces, infos=infos))
 
     def explain(
-        self, faces: Face | Faces | Sequence[Face], method: str = "pixels"
+        self, faces: Face | Faces | Sequence[Face], method: str | None = None
     ) -> "Explanations":
         """Explains the predictions of this model, also for faces of another process.
 
-        `model.explain(faces).plot()` draws the first face. Explanations need PyTorch.
+        `model.explain(faces).plot()` draws the first face.
 
         Args:
             faces: A face, or N faces; their photos are read again.
-            method: The method, as for `fer-vit visualize`.
+            method: The method, as for `fer-vit visualize`. None: "pixels", or "regions" without
+                PyTorch.
 
         Returns:
             The attributions: `heat` (N, S, S) of the pixels, `shares` (N, R) of the regions, and a
@@ -399,17 +404,15 @@ class Recognizer:
 
         Raises:
             ImageError: A photo can no longer be read.
-            FerVitError: The method is unknown, the faces were cropped for another model, there
-                are none, or PyTorch is not installed.
+            FerVitError: The method is unknown or needs PyTorch, the faces were cropped for another
+                model, or there are none.
         """
         faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
-        crops = self._crop_again(faces)
-        net = self.net
-        from fer_vit.predict.explanations import explain_crops  # not at the top: it imports torch
+        from fer_vit.predict.explanations import explain_crops  # not at the top: few need it
 
-        return explain_crops(net, self.device, list(faces), crops, method)
+        return explain_crops(self, list(faces), self._crop_again(faces), method)
 
     def attend(self, face: Face) -> Attention:
         """Returns the attention of this model on a face, whose photo is read again."""
@@ -417,11 +420,9 @@ class Recognizer:
             raise FerVitError(
                 f"Expected one face, such as `faces[0]`, but got a {type(face).__name__}."
             )
-        crops = self._crop_again(face.alone)
-        net = self.net
-        from fer_vit.predict.explanations import attend_crop  # not at the top: it imports torch
+        from fer_vit.predict.explanations import attend_crop  # not at the top: few need it
 
-        return attend_crop(net, self.device, crops)
+        return attend_crop(self.net, self.device, self._crop_again(face.alone))
 
     def plot_attention(self, face: Face, file: str | Path | None = None) -> Pil.Image:
         """Draws the attention between the regions of a face, and from them to the output.

@@ -88,6 +88,8 @@ class Attention(NamedTuple):
     patches: Array
     # (L,), the mean distance between a token and the tokens that it attends to, in crop pixels
     distance: Array
+    blocks: int = 1  # the number of blocks, which have equally many attention heads
+    region_tokens: int = 1  # the number of tokens of each region
 
 
 def cut_close_up(view: FaceView) -> FaceView:

@@ -168,9 +168,7 @@ def shares_figure(view: FaceView, target: Attributed, regions: Sequence[str]) ->
     return figure
 
 
-def attention_figure(
-    view: FaceView, attention: Attention, regions: Sequence[str], region_tokens: int = 1
-) -> Figure:
+def attention_figure(view: FaceView, attention: Attention, regions: Sequence[str]) -> Figure:
     """Draws the attention of the whole encoder on a face.
 
     The width of an arc is the attention between two regions. The area of a disc is the attention
@@ -181,7 +179,6 @@ def attention_figure(
         view: The face, which may lack regions.
         attention: The attention; the first view is drawn.
         regions: The names of the model's R regions.
-        region_tokens: How many tokens each region has.
     """
     relations = attention.relations[0]  # (R, R)
     output = attention.output[0]  # (R,)
@@ -206,7 +203,7 @@ def attention_figure(
     figure, axes = face_figure(zoomed, labels, text)
 
     if patches.size:
-        uniform = 1 / (patches.size + region_tokens * len(centres))
+        uniform = 1 / (patches.size + attention.region_tokens * len(centres))
         above = (patches - uniform).clip(min=0)
         colours = np.broadcast_to(to_rgba(REGION_COLOUR), (*patches.shape, 4)).copy()
         colours[..., 3] = 0.75 * above / max(above.max(), 1e-6)

@@ -45,15 +45,27 @@ class Attributed(NamedTuple):
     probability: float | None = None  # the probability of an expression; None for other scores
 
 
+class FaceTerms(NamedTuple):
+    """The terms of an output head for a face; bias and terms add up to the raw outputs (K,)."""
+
+    bias: Array  # (K,)
+    face: Array  # (K,), the terms of the whole face
+    regions: Array  # (R, K), the terms of each region
+
+
 class Evidence(NamedTuple):
-    """The explanation of a face, or of a mean of faces; a `FaceView` has the face."""
+    """The explanation of a face, or of a mean of faces; a `FaceView` has the face.
+
+    Only a network of torch has attention, interactions and terms.
+    """
 
     order: Sequence[int]  # indices of the labels in descending order of probability
     targets: Sequence[Attributed]  # the explained scores; the predicted expression is the first
-    attention: Attention
+    attention: Attention | None = None
     # (R, R), symmetric, how much two regions interact, in logits of the predicted expression
-    interactions: Array
-    charts: Mapping[str, Any]  # JSON values of further charts, by name of the chart
+    interactions: Array | None = None
+    terms: Mapping[str, FaceTerms] = {}  # the terms of each further head, by name of the head
+    charts: Mapping[str, Any] = {}  # JSON values of further charts, by name of the chart
 
 
 class FaceRecord(NamedTuple):
@@ -151,13 +163,15 @@ def face_data(close_up: FaceView, evidence: Evidence, regions: Sequence[str]) ->
     }
 
 
-def interacting_pairs(interactions: Array) -> list[list[float]]:
+def interacting_pairs(interactions: Array | None) -> list[list[float]]:
     """Returns the pairs of regions that interact, in descending order of the absolute value.
 
     A pair has two indices of regions and a value in logits. `interactions` (R, R) are symmetric, in
-    logits.
+    logits; None: they are unknown.
     """
     pairs: list[list[float]] = []
+    if interactions is None:
+        return pairs
     for first, second in np.argwhere(np.triu(interactions, 1)).tolist():
         logits = round(float(interactions[first, second]), 3)
         pairs.append([first, second, logits])
@@ -203,12 +217,14 @@ def round_values(values: Array, digits: int = 3) -> list[Any]:
     return rounded
 
 
-def pack_attention(attention: Attention) -> str:
-    """Returns attention in base64, one byte for each value.
+def pack_attention(attention: Attention | None) -> str:
+    """Returns attention in base64, one byte for each value; an empty text if it is unknown.
 
     The byte is 255 times the square root of the value. The views follow each other, each with
     relations, output and patches.
     """
+    if attention is None:
+        return ""
     views = len(attention.output)
     relations = attention.relations.reshape(views, -1)
     output = attention.output.reshape(views, -1)

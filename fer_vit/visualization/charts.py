@@ -6,18 +6,17 @@ draws the charts without a script.
 Shapes: K outputs of a head, R regions.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fer_vit.engine.decode import ACTIVATIONS, unchanged
 from fer_vit.faces import Face
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, POSE, WEAK, Head, HeadOutputs, in_words, output_titles
-from fer_vit.losses import LOSSES, identity
-from fer_vit.model.additive import AdditiveHead
-from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.records import round_values
+from fer_vit.model_settings import ModelSettings
+from fer_vit.report.records import FaceTerms, round_values
 
 Json = Any
 # The regions of a movement, by the first word of the movement's name. `drawn_region` selects one.
@@ -31,19 +30,7 @@ MOVEMENT_REGIONS = {
 }
 
 
-class FaceTerms(NamedTuple):
-    """The terms of an output head for a face; bias and terms add up to the raw outputs (K,)."""
-
-    bias: Array  # (K,)
-    face: Array  # (K,), the terms of the whole face
-    regions: Array  # (R, K), the terms of each region
-
-
-class ReadFace(NamedTuple):
-    """A face, and the terms of the model's further heads."""
-
-    face: Face
-    terms: Mapping[str, FaceTerms]  # the terms by name of the head
+Terms = Mapping[str, FaceTerms]  # the terms of a face by name of the head; only torch has them
 
 
 class Chart(NamedTuple):
@@ -51,70 +38,69 @@ class Chart(NamedTuple):
 
     title: str
     # returns what all faces share beside the title; None if the model has no such chart
-    fixed: Callable[[Recognizer], Json]
-    of_face: Callable[[ReadFace], Json]  # returns the values of a face; None if it has no values
+    fixed: Callable[[ModelSettings, Terms], Json]
+    # returns the values of a face; None if it has no values
+    of_face: Callable[[Face, Terms], Json]
 
 
-def fixed_head(model: Recognizer, name: str) -> Json:
+def fixed_head(settings: ModelSettings, terms: Terms, name: str) -> Json:
     """Returns what all faces share in a head's chart: what describes its outputs, and its scale.
 
     The mark of an output is `WEAK` or empty. Only a head that names its outputs has meanings.
-    Returns None if the model has no such head.
+    Returns None if the model has no such head. `terms` are those of any face.
     """
-    outputs = model.outputs.of_head(name)
+    outputs = settings.outputs.of_head(name)
     if not outputs:
         return None
     head = HEADS[name]
-    regions = model.crop_spec.regions
-    layer = cast(AdditiveHead, model.net.heads[name])
-    bias = _in_unit(head, layer.bias.detach().double().cpu().numpy())  # (K,)
-    if not is_bounded(head):
-        bias = head.middle + bias
-    return _about(head) | {
+    regions = settings.crop.regions
+    shared = _about(head) | {
         "names": [*output_titles(outputs.names).values()],
         "marks": [WEAK if output.is_weak else "" for output in outputs],
         "meanings": [head.outputs[output] for output in outputs.names if head.outputs],
         "places": [drawn_region(output, regions) for output in outputs.names],
-        "bias": round_values(bias),
     }
+    if name in terms:
+        bias = _in_unit(head, terms[name].bias)  # (K,)
+        shared["bias"] = round_values(bias if is_bounded(head) else head.middle + bias)
+    return shared
 
 
-def head_values(read: ReadFace, name: str) -> Json:
-    """Returns the values (K,) of a head and their terms; None if the model has no such head."""
-    terms = read.terms.get(name)
-    if terms is None:
+def head_values(face: Face, terms: Terms, name: str) -> Json:
+    """Returns the values (K,) of a head, and their terms; None if the model has no such head."""
+    outputs = HeadOutputs.among(face.outputs).of_head(name)
+    if not outputs:
         return None
     head = HEADS[name]
-    outputs = HeadOutputs.among(read.face.outputs).of_head(name)
-    values = [read.face.outputs[column] for column in outputs.columns]
-    return {
-        "values": round_values(np.array(values)),
-        "face": round_values(_in_unit(head, terms.face)),
-        "regions": round_values(_in_unit(head, terms.regions.T)),
-    }
+    numbers = [face.outputs[column] for column in outputs.columns]
+    values = {"values": round_values(np.array(numbers))}
+    if name in terms:
+        values["face"] = round_values(_in_unit(head, terms[name].face))
+        values["regions"] = round_values(_in_unit(head, terms[name].regions.T))
+    return values
 
 
-def fixed_pose(model: Recognizer) -> Json:
+def fixed_pose(settings: ModelSettings, terms: Terms) -> Json:
     """Returns what all faces share in the chart of the pose.
 
     Without a head for the pose, the pose is from landmarks, and there are no names.
     """
-    shared = fixed_head(model, POSE)
+    shared = fixed_head(settings, terms, POSE)
     if shared is None:
         return _about(HEADS[POSE]) | {"names": [], "marks": [], "places": [], "bias": []}
     return shared
 
 
-def pose(read: ReadFace) -> Json:
-    """Returns the angles in degrees by name; and their terms if the model has a head for the pose.
+def pose(face: Face, terms: Terms) -> Json:
+    """Returns the angles in degrees by name, and the values of the model's head for the pose.
 
     Returns None if the face has no pose.
     """
-    angles = read.face.pose
+    angles = face.pose
     if angles is None:
         return None
     values = {name: round(value, 1) for name, value in angles._asdict().items()}
-    return {"angles": values} | (head_values(read, POSE) or {})
+    return {"angles": values} | (head_values(face, terms, POSE) or {})
 
 
 def is_bounded(head: Head) -> bool:
@@ -122,7 +108,7 @@ def is_bounded(head: Head) -> bool:
 
     Terms add up to raw outputs, so they do not add up to the values of such a head.
     """
-    return LOSSES[head.scale].activate is not identity
+    return ACTIVATIONS[head.scale] is not unchanged
 
 
 def _about(head: Head) -> dict[str, Json]:
@@ -167,27 +153,34 @@ def head_chart(name: str) -> Chart:
     """Returns the chart `name`: the chart of a head, or a special chart."""
     return SPECIAL.get(name) or Chart(
         HEADS[name].title,
-        fixed=lambda model: fixed_head(model, name),
-        of_face=lambda read: head_values(read, name),
+        fixed=lambda settings, terms: fixed_head(settings, terms, name),
+        of_face=lambda face, terms: head_values(face, terms, name),
     )
 
 
-def fixed_charts(model: Recognizer) -> dict[str, Json]:
-    """Returns what all faces share, by name of each chart that the model has."""
+def all_charts() -> dict[str, Chart]:
+    """Returns every chart by its name."""
+    return {name: head_chart(name) for name in [*HEADS, *SPECIAL]}
+
+
+def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
+    """Returns what all faces share, by name of each chart that the model has.
+
+    `terms` are those of any face.
+    """
     fixed = {}
-    for name in dict.fromkeys([*HEADS, *SPECIAL]):
-        chart = head_chart(name)
-        value = chart.fixed(model)
+    for name, chart in all_charts().items():
+        value = chart.fixed(settings, terms)
         if value is not None:
             fixed[name] = {"title": chart.title} | value
     return fixed
 
 
-def face_charts(read: ReadFace, names: Iterable[str]) -> dict[str, Json]:
+def face_charts(face: Face, terms: Terms) -> dict[str, Json]:
     """Returns the values of a face by name of the chart, without charts that the face lacks."""
     values = {}
-    for name in names:
-        value = head_chart(name).of_face(read)
+    for name, chart in all_charts().items():
+        value = chart.of_face(face, terms)
         if value is not None:
             values[name] = value
     return values

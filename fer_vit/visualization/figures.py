@@ -56,14 +56,14 @@ def save_figures(
 
     regions = model.crop_spec.regions
     target = evidence.targets[0]
-    tokens = model.net.layout.tokens_per_region
     figures = {
         "drives": face_figures.attribution_figure(view, target, regions),
         "regions": face_figures.shares_figure(view, target, regions),
-        "attention": face_figures.attention_figure(view, evidence.attention, regions, tokens),
     }
+    if evidence.attention is not None:
+        figures["attention"] = face_figures.attention_figure(view, evidence.attention, regions)
     if MOVEMENTS in evidence.charts:
-        shared = fixed_head(model, MOVEMENTS)
+        shared = fixed_head(model.settings, evidence.terms, MOVEMENTS)
         figures["movements"] = face_figures.movements_figure(
             view,
             shared["names"],

@@ -59,9 +59,10 @@ class Average:
         self.output = Mean()  # (V, R)
         self.patches = Mean()  # (V, rows, columns)
         self.distance = Mean()  # (L,)
+        self._attention: Attention | None = None  # of the last face
         # The values (R + R + R^2,) of each face, NaN where a region is missing: the share of each
         # region, the attention of the output to each region, and the attention of each region (row)
-        # to each region (column).
+        # to each region (column). Without attention, the shares alone (R,).
         self.rows: list[Float32Array] = []
         self.names: list[str] = []  # the name of each face's photo or video
 
@@ -73,8 +74,6 @@ class Average:
 
         # Values of a missing region are NaN.
         shares = np.where(present, target.shares, np.nan)
-        output = np.where(present, evidence.attention.output, np.nan)
-        relations = np.where(pairs, evidence.attention.relations, np.nan)
         boxes = np.full((len(self.regions), 4), np.nan)
         for index, name in enumerate(self.regions):
             if name in view.regions:
@@ -85,20 +84,27 @@ class Average:
         self.heat.add(target.heat / max(np.abs(target.heat).sum(), 1e-12))
         self.boxes.add(boxes)
         self.photo.add(photo.astype(float))
-        self.relations.add(relations)
-        self.interactions.add(np.where(pairs, evidence.interactions, np.nan))
-        self.output.add(output)
-        self.patches.add(evidence.attention.patches)
-        self.distance.add(evidence.attention.distance)
-
-        # The first view is the whole encoder.
-        row = np.concatenate([shares, output[0], relations[0].ravel()])
-        self.rows.append(row.astype(np.float32))
+        row = [shares]
+        attention = evidence.attention
+        if attention is not None:
+            output = np.where(present, attention.output, np.nan)
+            relations = np.where(pairs, attention.relations, np.nan)
+            self.relations.add(relations)
+            self.output.add(output)
+            self.patches.add(attention.patches)
+            self.distance.add(attention.distance)
+            row += [output[0], relations[0].ravel()]  # the first view is the whole encoder
+            self._attention = attention
+        if evidence.interactions is not None:
+            self.interactions.add(np.where(pairs, evidence.interactions, np.nan))
+        self.rows.append(np.concatenate(row).astype(np.float32))
         self.names.append(view.name)
 
-    def attention(self) -> Attention:
-        """Returns the mean attention; NaN for regions that no face has."""
-        return Attention(
+    def attention(self) -> Attention | None:
+        """Returns the mean attention, NaN for regions that no face has; None without attention."""
+        if self._attention is None:
+            return None
+        return self._attention._replace(
             relations=self.relations.value(),
             output=self.output.value(),
             patches=self.patches.value(),
@@ -106,7 +112,7 @@ class Average:
         )
 
     def intervals(self) -> list[Estimate]:
-        """Returns the mean and the interval of each of the R + R + R^2 values in `rows`.
+        """Returns the mean and the interval of each value in `rows`.
 
         The faces of a photo or video are similar, so they are resampled together. With fewer than
         `MIN_UNITS` photos and videos, there are no intervals.
@@ -128,21 +134,18 @@ class Average:
             regions=regions,
         )
 
-        mean = self.attention()
-        attention = Attention(
-            relations=np.nan_to_num(mean.relations),
-            output=np.nan_to_num(mean.output),
-            patches=np.nan_to_num(mean.patches),
-            distance=np.nan_to_num(mean.distance),
-        )
         target = Attributed(label, np.nan_to_num(self.shares.value()), self.heat.value())
-        evidence = Evidence(
-            order=[0],
-            targets=[target],
-            attention=attention,
-            interactions=np.nan_to_num(self.interactions.value()),
-            charts={},
-        )
+        evidence = Evidence(order=[0], targets=[target])
+        mean = self.attention()
+        if mean is not None:
+            attention = mean._replace(
+                relations=np.nan_to_num(mean.relations),
+                output=np.nan_to_num(mean.output),
+                patches=np.nan_to_num(mean.patches),
+                distance=np.nan_to_num(mean.distance),
+            )
+            interactions = np.nan_to_num(self.interactions.value())
+            evidence = evidence._replace(attention=attention, interactions=interactions)
         return view, evidence
 
 
@@ -155,9 +158,9 @@ def mean_face(label: str, crop_size: int) -> Face:
 
 
 def write_averages(folder: Path, averages: Mapping[str, Average], regions: Sequence[str]) -> None:
-    """Writes `shares.csv` and `relations.csv`: means and intervals by predicted expression.
+    """Writes `shares.csv`, and `relations.csv` if there is attention, by predicted expression.
 
-    Values that no face has are left out.
+    They have means and intervals. Values that no face has are left out.
     """
     pairs = list(product([POOLED_OUTPUT, *regions], regions))  # each taker with each giver
     shares = []
@@ -170,7 +173,8 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
         for region, interval in zip(regions, share_intervals, strict=True):
             if interval.n:
                 shares.append({"predicted": label, "region": region} | interval.numbers)
-        for (taker, giver), interval in zip(pairs, relation_intervals, strict=True):
+        # Without attention, there are no further values.
+        for (taker, giver), interval in zip(pairs, relation_intervals, strict=False):
             if interval.n:
                 names = {"predicted": label, "region": taker, "takes_from": giver}
                 relations.append(names | interval.numbers)
@@ -178,7 +182,8 @@ def write_averages(folder: Path, averages: Mapping[str, Average], regions: Seque
     share_columns = {"predicted": str, "region": str} | INTERVAL_COLUMNS
     relation_columns = {"predicted": str, "region": str, "takes_from": str} | INTERVAL_COLUMNS
     _write_table(folder / "shares.csv", share_columns, shares)
-    _write_table(folder / "relations.csv", relation_columns, relations)
+    if relations:
+        _write_table(folder / "relations.csv", relation_columns, relations)
 
 
 def _write_table(path: Path, columns: dict[str, type], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -206,13 +211,11 @@ def list_attention_heads(heads: int, blocks: int) -> list[AttentionHead]:
     return listed
 
 
-def write_heads(folder: Path, average: Average, blocks: int) -> None:
+def write_heads(folder: Path, mean: Attention, regions: Sequence[str]) -> None:
     """Writes `heads.csv` and `heads_relations.csv`: the mean attention of each attention head."""
-    regions = average.regions
-    mean = average.attention()
     heads: list[dict[str, Cell]] = []
     relations: list[dict[str, Cell]] = []
-    for head in list_attention_heads(len(mean.distance), blocks):
+    for head in list_attention_heads(len(mean.distance), mean.blocks):
         names: dict[str, Cell] = {"block": head.block, "head": head.number}
         row = names | {
             "distance_px": float(mean.distance[head.position]),

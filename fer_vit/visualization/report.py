@@ -11,23 +11,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
+import numpy as np
 
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
-from fer_vit.explain.trace import trace
+from fer_vit.face.finder import Crops
 from fer_vit.faces import OK, SMALL_SIZE, Face
 from fer_vit.fields import Cell
 from fer_vit.heads import SMILE_NOTE, WEAK_MEANING
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView
+from fer_vit.report.draw import Attention, FaceView
 from fer_vit.report.html import render
-from fer_vit.report.records import Evidence, FaceRecord, average_data, save_face
+from fer_vit.report.records import Evidence, FaceRecord, FaceTerms, average_data, save_face
 from fer_vit.report.table import TableWriter
 from fer_vit.visualization.charts import fixed_charts
-from fer_vit.visualization.evidence import ExplainOptions, explain_faces, explain_scores
+from fer_vit.visualization.evidence import ExplainOptions, explain_crops, explain_faces
 from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
 from fer_vit.visualization.mean_faces import (
     Average,
@@ -109,14 +109,13 @@ def write_report(
     photo_status: Counter[str] = Counter()
     skipped = _videos_without_faces(faces.watched)
     left_out: dict[str, str] = {}
-    charts = fixed_charts(model)
     has_videos = bool(faces.watched.status)
     with FaceSaver(folder, model, root, has_videos, options.figures) as saver:
         for part in chain(faces.photos, video_parts(model, faces.videos, options.photos)):
             photo_status.update(part.status)
             skipped.update(part.skipped)
             left_out.update(part.left_out)
-            explained = explain_faces(model, part.faces, part.chunks, options.explain, charts)
+            explained = explain_faces(model, part.faces, part.chunks, options.explain)
             for face, view, evidence in explained:
                 saver.save(face, view, evidence)
                 if on_face:
@@ -131,6 +130,7 @@ def write_report(
     for path, video in faces.videos.items():
         curves += video.curves(_below_root(path, root), model.outputs)
     left_out |= _left_out_of_videos(faces.videos, faces.people_left_out)
+    attention = saver.overall.attention()
     render(
         folder / "index.html",
         "page",
@@ -144,10 +144,9 @@ def write_report(
         regions=model.crop_spec.regions,
         averages=_write_mean_faces(folder, model, saver),
         min_faces=MIN_FACES,
-        views=name_views(model, saver.overall),
-        grid=model.net.layout.grid,
-        region_tokens=model.net.layout.tokens_per_region,
-        charts=charts,
+        attention=attention,
+        views=name_views(attention, model.labels) if attention else [],
+        charts=fixed_charts(model.settings, saver.terms),
         meaning=view_texts(model, options.explain.method),
         notes=list_notes(model),
         people=curves,
@@ -219,6 +218,7 @@ class FaceSaver:
         self.records: list[FaceRecord] = []
         self.overall = Average(self.regions)
         self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(self.regions))
+        self.terms: Mapping[str, FaceTerms] = {}  # of the last face
         self.num_small = 0  # the number of faces below `SMALL_SIZE` pixels
         self._folder = folder
         self._root = root
@@ -257,6 +257,7 @@ class FaceSaver:
         self.records.append(record)
         if self._figures.includes(number):
             save_figures(self._folder, number, view, evidence, self._model, self._figures)
+        self.terms = evidence.terms
         self.overall.add(view, evidence)
         self.by_label[record.label].add(view, evidence)
         if face.size < SMALL_SIZE:
@@ -280,8 +281,9 @@ def _write_mean_faces(folder: Path, model: Recognizer, saver: FaceSaver) -> list
     predicted = [label for label in model.labels if label in saver.by_label]
     averages = {label: saver.by_label[label] for label in predicted}
     write_averages(folder, averages, saver.regions)
-    if saver.records:
-        write_heads(folder, saver.overall, len(model.net.vit.blocks))
+    attention = saver.overall.attention()
+    if attention is not None:
+        write_heads(folder, attention, saver.regions)
     shown = []
     for label, average in averages.items():
         faces = len(average.rows)
@@ -323,14 +325,16 @@ def log_estimate(
     """
     size = model.crop_spec.size
     regions = len(model.crop_spec.regions)
-    image = torch.zeros(1, 3, size, size, device=model.device)
-    boxes = torch.zeros(1, regions, 4, device=model.device)
-    valid = torch.ones(1, regions, dtype=torch.bool, device=model.device)
+    blank = Crops(
+        image=np.zeros((1, size, size, 3), np.uint8),
+        boxes=np.zeros((1, regions, 4), np.float32),
+        valid=np.ones((1, regions), bool),
+        to_crop=np.eye(2, 3)[None],
+    )
     num_faces = num_photos + num_video_faces
     for _ in range(2):  # the first explanation is slow
         start = time.perf_counter()
-        traced = trace(model.net, image, boxes, valid)
-        next(explain_scores(model, traced, options))
+        next(explain_crops(model, blank, options))
         seconds = time.perf_counter() - start + FACE_SECONDS
         if seconds * num_faces < 60:  # a second explanation could not change "About 1 min"
             break
@@ -343,22 +347,18 @@ def log_estimate(
     LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
 
 
-def name_views(model: Recognizer, average: Average) -> list[str]:
+def name_views(attention: Attention, labels: Sequence[str]) -> list[str]:
     """Returns the names of the V views of attention: the encoder, attention heads, label queries.
 
-    The name of an attention head has its mean attention distance in pixels. Without any face, only
-    the first view has a name.
+    The name of an attention head has its mean attention distance in pixels.
     """
-    if not average.rows:
-        return [WHOLE_ENCODER]
-    attention = average.attention()
     names = [WHOLE_ENCODER]
-    for head in list_attention_heads(len(attention.distance), len(model.net.vit.blocks)):
+    for head in list_attention_heads(len(attention.distance), attention.blocks):
         distance = attention.distance[head.position]
         names.append(f"block {head.block}, head {head.number}: {distance:.0f} px")
     # The other views are the queries of labels, if the network has queries.
     num_queries = len(attention.output) - len(names)
-    for label in model.labels[:num_queries]:
+    for label in labels[:num_queries]:
         names.append(f"query of {label}")
     return names
 
@@ -369,7 +369,7 @@ def view_texts(model: Recognizer, method: str) -> dict[str, str]:
         f"What drives the prediction: {METHODS[method].text} "
         "Orange is for the expression, blue against it."
     )
-    faithfulness = model.net.settings.faithfulness
+    faithfulness = model.settings.faithfulness
     return {
         "attention": f"{ATTENTION_TEXT} {_faithfulness_text(faithfulness.get('attention', ()))}",
         "attribution": f"{drives} {_faithfulness_text(faithfulness.get(method, ()))}",

@@ -239,7 +239,7 @@ def test_what_needs_torch_says_so_in_one_line(
     for needs in (
         lambda: load(checkpoint),
         lambda: load(folder),
-        lambda: load().explain(faces),
+        lambda: load().explain(faces, "pixels"),
         lambda: load().plot_attention(faces[0]),
     ):
         with pytest.raises(FerVitError, match=r"^[^\n]* needs more packages: pip install .*torch"):

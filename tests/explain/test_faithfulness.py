@@ -7,8 +7,9 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from fer_vit.explain import faithfulness
+from fer_vit.explain.attribution import blur, explain, explain_each
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised, saco, spearman
-from fer_vit.explain.methods import CONTROLS, blur, explain, explain_each
+from fer_vit.explain.methods import CONTROLS
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
 from tests.helpers.models import noise_faces, small_model

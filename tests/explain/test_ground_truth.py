@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fer_vit.explain.methods import CONTROLS, METHODS, explain_each
+from fer_vit.explain.attribution import explain_each
+from fer_vit.explain.methods import CONTROLS, METHODS
 from fer_vit.explain.trace import trace
 from fer_vit.face.crop import CropSpec, crop_face, place_regions
 from fer_vit.labels import EXPRESSIONS

@@ -5,7 +5,7 @@ from scipy.special import roots_legendre
 from scipy.stats import norm
 from torch import Tensor
 
-from fer_vit.explain.methods import (
+from fer_vit.explain.attribution import (
     PASSES,
     blur,
     explain,

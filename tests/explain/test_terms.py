@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from fer_vit.explain.methods import inside
+from fer_vit.explain.attribution import inside
 from fer_vit.explain.terms import agreement, region_effects
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model

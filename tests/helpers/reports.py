@@ -29,7 +29,7 @@ ATTENTION = Attention(
 """The whole encoder and one head; two patches."""
 INTERACTIONS = np.array([[0.0, 0.0, -0.4], [0.0, 0.0, 0.0], [-0.4, 0.0, 0.0]])
 """Of mouth and chin, in logits."""
-VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px"), "grid": (1, 2)}
+VIEWS = {"views": ("the whole encoder", "block 1, head 1: 9 px")}
 
 
 def make_view(
@@ -58,7 +58,7 @@ def make_evidence(order: Sequence[int] = (1, 2, 0), labels: Sequence[str] = LABE
         targets.append(Attributed(labels[label], share, heat - shares[label]))
     name = f"{labels[order[0]]} rather than {labels[order[1]]}"
     targets.append(Attributed(name, np.array([0.9, 0.0, 0.1]), heat))
-    return Evidence(order, targets, ATTENTION, INTERACTIONS, charts={})
+    return Evidence(order, targets, ATTENTION, INTERACTIONS)
 
 
 def write_page(
@@ -78,7 +78,7 @@ def write_page(
     }
     values |= {
         "views": ["the whole encoder"],
-        "grid": (0, 0),
+        "attention": ATTENTION,
         "meaning": {},
         "notes": (),
         "averages": (),
@@ -88,7 +88,6 @@ def write_page(
     values |= {
         "warnings": (),
         "charts": {},
-        "region_tokens": 1,
         "left_out": (),
         "skipped": (),
         "generator": GENERATOR,

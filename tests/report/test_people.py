@@ -78,7 +78,7 @@ def write(folder: Path) -> Path:
             )
             order = [0, 1] if seconds > 5 else [1, 0]
             target = Attributed(LABELS[order[0]], np.array([0.75, -0.25]), np.ones((8, 8)))
-            evidence = Evidence(order, [target], attention, np.zeros((2, 2)), {})
+            evidence = Evidence(order, [target], attention, np.zeros((2, 2)))
             records.append(save_face(folder, len(records), view, evidence, REGIONS))
     photo = replace(view, name="a.jpg", face=make_face(shares))
     records.append(save_face(folder, len(records), photo, evidence, REGIONS))
@@ -89,6 +89,7 @@ def write(folder: Path) -> Path:
         LABELS,
         records,
         regions=REGIONS,
+        attention=attention,
         people=people,
         charts=CHARTS,
     )

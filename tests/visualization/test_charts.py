@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.report.html import script
+from fer_vit.report.records import Evidence
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts
@@ -32,17 +32,16 @@ def small_model(outputs: dict[str, list[str]]) -> Recognizer:
     return load(build_model(config, "ab", outputs=outputs), "cpu")
 
 
-def charts_of_a_face(model: Recognizer, folder: Path) -> tuple[Face, dict[str, Any]]:
-    """Returns a face that a model has read, and its charts."""
+def explained_face(model: Recognizer, folder: Path) -> tuple[Face, Evidence]:
+    """Returns a face that a model has read, and its explanation."""
     photo = folder / "a.png"
     photo.write_bytes(encode_png(draw_face("fear", 0, 48)[0]))
     options = PhotoOptions("crop", "landmarks", workers=0)
     ((photos, chunks),) = model.find([photo], options)
     (classified,) = model.classify([(photos, chunks)], [photo], "landmarks")
     shown = [(face, None) for face in classified]
-    names = fixed_charts(model)
-    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"), names)
-    return face, dict(evidence.charts)
+    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"))
+    return face, evidence
 
 
 @pytest.mark.parametrize(("head", "output"), SINGLE)
@@ -51,33 +50,34 @@ def test_a_head_of_one_output_has_a_chart_with_its_terms(
 ) -> None:
     torch.manual_seed(0)
     model = small_model({head: [output]})
-    face, drawn = charts_of_a_face(model, tmp_path)
-    chart = drawn[head]
-    bias = fixed_charts(model)[head]["bias"]
+    face, evidence = explained_face(model, tmp_path)
+    chart = evidence.charts[head]
+    bias = fixed_charts(model.settings, evidence.terms)[head]["bias"]
     assert len(chart["face"]) == len(chart["regions"]) == len(bias) == 1
     assert chart["values"] == pytest.approx([*face.outputs.values()], abs=1e-3)
 
 
 def test_a_chart_marks_weak_outputs_and_not_unmeasured_ones() -> None:
     model = small_model({"movements": ["a", "b", "c"]})
-    model.net.settings.outputs = model.outputs.with_r({"movements": {"a": 0.59, "b": 0.6}})
-    assert fixed_charts(model)["movements"]["marks"] == ["weak", "", ""]
+    model.settings.outputs = model.outputs.with_r({"movements": {"a": 0.59, "b": 0.6}})
+    assert fixed_charts(model.settings, {})["movements"]["marks"] == ["weak", "", ""]
     assert list_notes(model) == [WEAK_MEANING]
-    model.net.settings.outputs = model.outputs.with_r({})
+    model.settings.outputs = model.outputs.with_r({})
     assert list_notes(model) == []
 
 
 def test_an_entry_of_special_is_a_chart_without_a_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entropy = charts.Chart("Entropy", lambda model: {}, lambda read: read.face.entropy)
+    entropy = charts.Chart("Entropy", lambda settings, terms: {}, lambda face, terms: face.entropy)
     monkeypatch.setitem(charts.SPECIAL, "entropy", entropy)
     model = small_model({"pose": ["yaw"]})
-    face, drawn = charts_of_a_face(model, tmp_path)
-    assert [*fixed_charts(model)] == [*charts.SPECIAL]
+    face, evidence = explained_face(model, tmp_path)
+    fixed = fixed_charts(model.settings, evidence.terms)
+    assert [*fixed] == [*charts.SPECIAL]
     assert [*charts.SPECIAL][-1] == "entropy"
-    assert fixed_charts(model)["entropy"] == {"title": "Entropy"}
-    assert drawn["entropy"] == face.entropy
+    assert fixed["entropy"] == {"title": "Entropy"}
+    assert evidence.charts["entropy"] == face.entropy
 
 
 @pytest.mark.parametrize("name", charts.SPECIAL)

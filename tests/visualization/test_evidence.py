@@ -18,7 +18,8 @@ from fer_vit import load
 from fer_vit.app.jobs import MAX_TASK_MEMORY
 from fer_vit.app.tasks import EXPLAIN_MEMORY
 from fer_vit.errors import FerVitError
-from fer_vit.explain.methods import METHODS, explain
+from fer_vit.explain.attribution import explain
+from fer_vit.explain.methods import METHODS
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.faces import Faces as FoundFaces, PhotoInfo, no_faces
@@ -35,12 +36,11 @@ from fer_vit.visualization.evidence import (
     EXPLAINED_BYTES,
     ExplainOptions,
     LabelChoice,
+    explain_crops,
     explain_faces,
-    explain_scores,
-    faces_at_once,
     find_targets,
-    head_terms,
 )
+from fer_vit.visualization.network_evidence import explain_scores, faces_at_once, head_terms
 from fer_vit.visualization.timelines import (
     PICTURES,
     Watched,
@@ -95,7 +95,7 @@ def test_the_predicted_label_or_all_are_explained_and_the_first_rather_than_the_
     order = net.logits(*faces).argsort(1, descending=True)
     for row in range(2):
         assert explained[row].order == order[row].tolist()
-        for array, tensor in zip(explained[row].attention, views, strict=True):
+        for array, tensor in zip(explained[row].attention[: len(views)], views, strict=True):
             assert np.allclose(array, tensor[row], atol=1e-6, equal_nan=True)
         assert np.allclose(explained[row].interactions, interactions(net, seen)[row], atol=1e-5)
         first, second, *_ = (model.labels[label] for label in order[row])
@@ -193,7 +193,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
             path.unlink()
     (classified,) = model.classify([(photos, chunks)], paths, "yunet")
     pairs = [(face, None) for face in classified]
-    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance"), []))
+    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance")))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert view.face == face
@@ -425,13 +425,13 @@ def test_a_limit_of_faces_is_a_limit_of_explanations(
         sizes.append(len(image))
         return trace(net, image, *rest)
 
-    monkeypatch.setattr(import_module("fer_vit.visualization.evidence"), "trace", count)
+    monkeypatch.setattr(import_module("fer_vit.visualization.network_evidence"), "trace", count)
     crowd = noise_crops(net.settings.crop, 20, missing=0)
     (faces,) = frames("a.mp4", [[0]])
     view = face_view(faces[0], np.zeros((32, 32, 3), np.uint8))
     shown = [(faces[0], view)] * 25
     options = ExplainOptions("relevance")
-    explained = explain_faces(load(net, "cpu"), shown, [crowd] * 5, options, charts=[])
+    explained = explain_faces(load(net, "cpu"), shown, [crowd] * 5, options)
     assert len([*explained]) == 25
     assert sizes == [20, 5]
 
@@ -458,7 +458,7 @@ def test_faces_are_explained_in_batches_that_fit_into_the_memory() -> None:
 def test_an_estimate_is_measured_twice_only_where_it_is_more_than_a_minute(
     photos: int, explanations: int, net: RegionViT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    explain = Mock(wraps=explain_scores)
-    monkeypatch.setattr(report, "explain_scores", explain)
+    explain = Mock(wraps=explain_crops)
+    monkeypatch.setattr(report, "explain_crops", explain)
     report.log_estimate(load(net, "cpu"), ExplainOptions(), photos, 0)
     assert explain.call_count == explanations

@@ -34,10 +34,10 @@ def faces(rng: np.random.Generator) -> list[tuple[FaceView, Evidence]]:
         )
         distance = np.array([5.0, 7.0]) + number
         attention = Attention(
-            rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance
+            rng.random((3, 3, 3)), rng.random((3, 3)), rng.random((3, 2, 2)), distance, blocks=2
         )
         target = Attributed("a", rng.normal(size=3), rng.normal(size=(4, 4)))
-        pairs.append((view, Evidence([0], [target], attention, rng.normal(size=(3, 3)), {})))
+        pairs.append((view, Evidence([0], [target], attention, rng.normal(size=(3, 3)))))
     return pairs
 
 
@@ -87,7 +87,9 @@ def test_tables_hold_means_over_faces(
     faces: list[tuple[FaceView, Evidence]], average: Average, tmp_path: Path
 ) -> None:
     write_averages(tmp_path, {"a": average}, REGIONS)
-    write_heads(tmp_path, average, blocks=2)
+    mean = average.attention()
+    assert mean is not None
+    write_heads(tmp_path, mean, REGIONS)
     tables = {path.stem: list(csv.DictReader(path.open())) for path in tmp_path.glob("*.csv")}
     assert [row["region"] for row in tables["shares"]] == list(REGIONS)
     for r, row in enumerate(tables["shares"]):
