@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from fer_vit.engine.onnx_engine import OnnxEngine
+from fer_vit.engine.onnx_engine import OnnxEngine, has_cuda
 from fer_vit.engine.protocol import Engine
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.extras import missing_extra
@@ -43,7 +43,8 @@ def has_gpu() -> bool:
 def open_model(name: str | Path, device: str, precision: Precision, **hub: Any) -> Opened:
     """Opens a model from a file, a folder or the hub.
 
-    PyTorch computes on a GPU, and for a model without an ONNX file; otherwise ONNX Runtime does.
+    PyTorch computes on a GPU, and for a model without an ONNX file; otherwise ONNX Runtime does, on
+    an NVIDIA GPU if onnxruntime-gpu finds one.
 
     Args:
         name: As for `store.folder.read_model`.
@@ -69,10 +70,12 @@ def open_model(name: str | Path, device: str, precision: Precision, **hub: Any) 
     file = folder / ENGINE_FILES[precision]
     if precision == "int8" and not file.is_file():
         raise _no_int8(name)
-    if device not in ("auto", "cpu") or not file.is_file():
+    without_torch = device == "cuda" and find_spec("torch") is None and has_cuda()
+    if not file.is_file() or not (device in ("auto", "cpu") or without_torch):
         return _open_torch(name, device, hub)
     settings = read_model_settings(read_config(folder, name), name)
-    return Opened(OnnxEngine(file, settings), settings, folder, None)
+    place = "cpu" if precision == "int8" else device
+    return Opened(OnnxEngine(file, settings, place), settings, folder, None)
 
 
 def best_device() -> str:

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from fer_vit.engine.protocol import Calibration, RawOutputs
 from fer_vit.errors import ModelError, short
 from fer_vit.face.finder import Crops
-from fer_vit.face.network import open_network
+from fer_vit.face.network import CPU, open_network
 from fer_vit.geometry import Array
 from fer_vit.model_settings import ModelSettings, check_ranges, read_settings
 from fer_vit.processes import threads
@@ -31,6 +32,8 @@ MEMORY_OF_FILE = 500 * MEGA
 MEMORY_PER_BYTE = 8
 MEMORY_PER_THREAD = 2_000 * MEGA
 
+CUDA = "CUDAExecutionProvider"  # of the package onnxruntime-gpu
+
 RETURNS = "logits"  # what a file for an engine returns, in its metadata
 METADATA = "fer_vit"  # the key of the metadata in an ONNX file
 FIRST_OUTPUTS = ("logits", "features")
@@ -46,6 +49,13 @@ def network_inputs(crops: Crops) -> dict[str, Any]:
     return {"image": image, "boxes": crops.boxes, "valid": crops.valid}
 
 
+def has_cuda() -> bool:
+    """Returns whether ONNX Runtime can compute on an NVIDIA GPU."""
+    import onnxruntime  # not at the top: it takes 0.1 s
+
+    return CUDA in onnxruntime.get_available_providers()
+
+
 class OnnxEngine:
     """The network in an ONNX file of `exporting.engine_files`.
 
@@ -53,10 +63,8 @@ class OnnxEngine:
     are shared between threads of Python instead, which wait for no lock meanwhile.
     """
 
-    device = "cpu"
-
-    def __init__(self, path: Path, settings: ModelSettings) -> None:
-        """Reads a file.
+    def __init__(self, path: Path, settings: ModelSettings, device: str = "cpu") -> None:
+        """Reads a file; `device` may be "cpu", "cuda" or "auto".
 
         Raises FerVitError when the file is damaged, from elsewhere, or does not fit the settings.
         """
@@ -66,7 +74,10 @@ class OnnxEngine:
         except OSError as error:
             check_permission(path, error)
             raise ModelError(f"{path} cannot be read ({error}).") from error
+        self._providers = [CPU] if device == "cpu" or not has_cuda() else [CUDA, CPU]
         self._session = self._open()
+        # onnxruntime-gpu computes on the CPU where it finds no GPU.
+        self.device = "cuda" if CUDA in self._session.get_providers() else "cpu"
         facts = self._read_facts()
         self.heads = [*settings.outputs.by_head]
         self.width = self._check(settings)
@@ -77,13 +88,17 @@ class OnnxEngine:
     def _open(self) -> "InferenceSession":
         memory = MEMORY_OF_FILE + MEMORY_PER_BYTE * len(self._content)
         try:
-            with memory_limit(memory):
-                return open_network(self._content)
+            with self._limit(memory):
+                return open_network(self._content, self._providers)
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise ModelError(
                 f"{self.path} is not an ONNX file that ONNX Runtime reads "
                 f"({short(' '.join(str(error).split()))}). Export the model again."
             ) from error
+
+    def _limit(self, memory: int) -> AbstractContextManager[None]:
+        """Limits the memory of a block on the CPU; the driver of a GPU takes any amount."""
+        return nullcontext() if CUDA in self._providers else memory_limit(memory)
 
     def _read_facts(self) -> dict[str, Any]:
         """Returns the metadata.
@@ -152,7 +167,7 @@ class OnnxEngine:
         chunks = [*crops.split(FACES_PER_THREAD)]
         count = min(threads(), len(chunks))
         try:
-            with memory_limit(count * MEMORY_PER_THREAD), ThreadPoolExecutor(count) as pool:
+            with self._limit(count * MEMORY_PER_THREAD), ThreadPoolExecutor(count) as pool:
                 parts = [*pool.map(self._run_chunk, chunks)]
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise ModelError(

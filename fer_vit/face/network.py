@@ -1,15 +1,17 @@
-"""Opens small networks for the CPU with ONNX Runtime: one thread, no messages."""
+"""Opens small networks with ONNX Runtime: one thread, no messages."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 FATAL = 4  # ONNX Runtime's log level; errors raise exceptions anyway
+CPU = "CPUExecutionProvider"  # ONNX Runtime's name of the processor
 
 
-def open_network(model: bytes) -> "InferenceSession":
-    """Returns a network from the bytes of an ONNX file.
+def open_network(model: bytes, providers: Sequence[str] = (CPU,)) -> "InferenceSession":
+    """Returns a network from the bytes of an ONNX file, on the first provider that works.
 
     Threads may share the network; each process opens a separate one.
     """
@@ -20,4 +22,4 @@ def open_network(model: bytes) -> "InferenceSession":
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = FATAL
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=[*providers])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -24,14 +25,15 @@ from fer_vit import load
 from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
-from fer_vit.engine import choice
+from fer_vit.engine import choice, onnx_engine
 from fer_vit.engine.decode import decode_head
-from fer_vit.engine.onnx_engine import OnnxEngine
+from fer_vit.engine.onnx_engine import CUDA, OnnxEngine
 from fer_vit.engine.protocol import RawOutputs
 from fer_vit.engine.torch_engine import TorchEngine
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.face.finder import Crops
 from fer_vit.face.image import encode_png
+from fer_vit.face.network import CPU, open_network
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS
 from fer_vit.losses import decode
@@ -221,6 +223,28 @@ def test_a_device_of_a_gpu_is_one_that_torch_may_use(monkeypatch: pytest.MonkeyP
     assert choice.has_gpu()
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
     assert not choice.has_gpu()
+
+
+@pytest.mark.parametrize(("device", "on_gpu"), [("auto", True), ("cuda", True), ("cpu", False)])
+def test_onnx_runtime_computes_on_a_gpu_where_its_package_can(
+    device: str, on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    names = ["TensorrtExecutionProvider", CUDA, CPU]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: names)
+    opened = list[list[str]]()
+
+    def open_on_gpu(content: bytes, providers: list[str]) -> Mock:
+        opened.append(providers)
+        session = Mock(wraps=open_network(content))
+        session.get_providers.return_value = providers
+        return session
+
+    monkeypatch.setattr(onnx_engine, "open_network", open_on_gpu)
+    engine = load(device=device).engine
+    assert engine.device == ("cuda" if on_gpu else "cpu")
+    assert opened == [[CUDA, CPU] if on_gpu else [CPU]]
+    assert load(device="auto", precision="int8").engine.device == "cpu"
 
 
 @pytest.fixture
