@@ -13,6 +13,7 @@ another manifest of the same labels, whose faces have no targets.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,7 +24,7 @@ from benchmarks.machine import machine, run_main
 from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.geometry import LANDMARKS, Array
-from fer_vit.heads import Output
+from fer_vit.heads import HeadOutputs, Output
 from fer_vit.predict.recognizer import load
 from fer_vit.report.table import markdown
 from fer_vit.texts import json_text
@@ -84,7 +85,8 @@ def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manife
     has_landmarks = np.isfinite(faces.landmarks()).all((1, 2))
     has_score = np.array(faces.column("score"), float) != 0
     chosen = has_landmarks & has_score & ~targets.held_out  # (M,)
-    learned = Manifest(faces.path, table, faces.labels).select(chosen)
+    learned_outputs = HeadOutputs.of_names(outputs, output)
+    learned = replace(faces, table=table, outputs=learned_outputs).select(chosen)
     if added:
         learned = learned.append(added)
     learned.write(output)

@@ -28,12 +28,12 @@ def values_near(values: Array, targets: Array, period: float) -> Array:
 
 
 def join_directions(values: Array, period: float) -> Array:
-    """Returns the equivalent values (M, K) nearest to the mean direction of each output.
+    """Returns the equivalent values (M, ...) nearest to the mean direction of each output (...).
 
     Correlations need such values: 179 and -179 degrees become 179 and 181.
     """
     angles = 2 * np.pi / period * values
-    known = np.maximum(np.isfinite(values).sum(axis=0), 1)  # (K,)
+    known = np.maximum(np.isfinite(values).sum(axis=0), 1)  # (...)
     sine = np.nansum(np.sin(angles), axis=0) / known
     cosine = np.nansum(np.cos(angles), axis=0) / known
     directions = mean_direction(sine, cosine, period)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fer_vit.angles import values_near
+from fer_vit.angles import join_directions, values_near
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array, Mask
 
@@ -208,6 +208,15 @@ class Head:
         if self.period is None:
             return values
         return values_near(values, targets, self.period)
+
+    def comparable(self, values: Array, targets: Array) -> tuple[Array, Array]:
+        """Returns values and targets (M, ...) that correlate: near the mean direction of targets.
+
+        The targets 179 and -179 degrees become 179 and 181, and so the values near them.
+        """
+        if self.period is not None:
+            targets = join_directions(targets, self.period)
+        return self.near(values, targets), targets
 
 
 HEADS: dict[str, Head] = {  # the heads beside `expression`, by name

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from fer_vit.data.schema import (
     Split,
     check_table,
     read_lists,
-    read_outputs,
 )
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.face.image import ImageError, decode_image, read_bytes
@@ -51,6 +50,7 @@ class Manifest:
     path: str | Path  # the Parquet file
     table: pa.Table
     labels: tuple[str, ...]  # in the order of the votes
+    outputs: HeadOutputs  # of further heads, with targets
 
     @classmethod
     def read(cls, path: str | Path) -> "Manifest":
@@ -71,7 +71,7 @@ class Manifest:
             raise FerVitError(
                 f"{path} is not a complete Parquet table ({str(error).splitlines()[0]}). {advice}"
             ) from error
-        manifest = cls(path, table, check_table(str(path), table))
+        manifest = cls(path, table, *check_table(str(path), table))
         manifest._warn_of_unnamed_targets()
         manifest._warn_of_repeated_rows()
         return manifest
@@ -142,7 +142,7 @@ class Manifest:
 
     def select(self, mask: Mask | pa.ChunkedArray) -> "Manifest":
         """Returns the rows where a mask (M,) is true."""
-        return Manifest(self.path, self.table.filter(mask), self.labels)
+        return replace(self, table=self.table.filter(mask))
 
     def name(self, row: int) -> str:
         """Returns the name of a row's image: the path in the manifest, else the row's index."""
@@ -191,11 +191,6 @@ class Manifest:
     def has_labels(self) -> bool:
         """Whether any row has a label."""
         return bool(self.table["label"].null_count < len(self))
-
-    @property
-    def outputs(self) -> HeadOutputs:
-        """The outputs with targets in the manifest."""
-        return read_outputs(str(self.path), self.table)
 
     def target_values(self) -> dict[str, Array]:
         """Returns the targets (M,) of further heads by column; NaN: unknown."""
@@ -273,14 +268,14 @@ class Manifest:
         meta = json.loads(self.table.schema.metadata[b"fer_vit"]) | {"labels": new_labels}
         metadata = self.table.schema.metadata | {b"fer_vit": json_text(meta)}
         table = manifest.table.replace_schema_metadata(metadata)
-        return Manifest(self.path, table, tuple(new_labels)).select(keep)
+        return replace(manifest, table=table, labels=tuple(new_labels)).select(keep)
 
     def with_column(self, name: str, values: Sequence[object]) -> "Manifest":
         """Returns the manifest with new values (M,) in one of the columns of `SCHEMA`."""
         field = SCHEMA.field(name)
         index = self.table.schema.get_field_index(name)
         table = self.table.set_column(index, field, pa.array(values, field.type))
-        return Manifest(self.path, table, self.labels)
+        return replace(self, table=table)
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raises FerVitError when the manifest has other labels, or the labels in another order."""

@@ -120,10 +120,11 @@ class Reading:
         return any(row.label is not None for row in self.rows)
 
 
-def check_table(location: str, table: pa.Table) -> tuple[str, ...]:
-    """Checks the schema, metadata and rows of a manifest; returns the labels in order.
+def check_table(location: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOutputs]:
+    """Checks the schema, metadata and rows of a manifest.
 
-    The FerVitError names the file, the row (from 0) and the column.
+    Returns the labels in order, and the outputs with targets. The FerVitError names the file, the
+    row (from 0) and the column.
     """
     for expected in SCHEMA:
         column = f"{location}, column `{expected.name}`"
@@ -143,8 +144,8 @@ def check_table(location: str, table: pa.Table) -> tuple[str, ...]:
                 f"each row, but got {short(column.type)}. Remove the column."
             )
 
-    labels = read_labels(location, table)
-    check_target_columns(location, table)
+    labels, outputs = read_metadata(location, table)
+    check_target_columns(location, table, outputs)
 
     for name, content, wrong in _find_wrong(table, labels):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
@@ -157,7 +158,7 @@ def check_table(location: str, table: pa.Table) -> tuple[str, ...]:
                 f"{location}, row {row} (from 0), column `{name}`: expected {content}, but got "
                 f"{short(value)}."
             )
-    return labels
+    return labels, outputs
 
 
 def _has_plain_cells(kind: pa.DataType) -> bool:
@@ -169,43 +170,36 @@ def _has_plain_cells(kind: pa.DataType) -> bool:
     return bool(is_text or is_number or pa.types.is_boolean(kind) or pa.types.is_null(kind))
 
 
-def read_labels(path: str, table: pa.Table) -> tuple[str, ...]:
-    """Returns the labels of a manifest in order; raises FerVitError for wrong metadata."""
+def read_metadata(path: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOutputs]:
+    """Returns the labels in order, and the outputs with targets.
+
+    Raises FerVitError for wrong metadata.
+    """
     try:
         meta = json.loads((table.schema.metadata or {})[b"fer_vit"])
-        labels = tuple(meta["labels"])
+        labels = meta["labels"]
+        names = meta.get("outputs", {})  # by head
         scheme = tuple(meta["landmarks"])
-        if not isinstance(meta["labels"], list):
+        are_lists = [isinstance(part, list) for part in (labels, *names.values())]
+        are_texts = [isinstance(name, str) for part in names.values() for name in part]
+        if not all(are_lists + are_texts):
             raise TypeError
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or invalid. {PREPARE_AGAIN}"
         ) from None
-    check_labels(labels, path)
     if scheme != LANDMARKS:
         raise FerVitError(
             f"{path}: expected the landmarks {', '.join(LANDMARKS)}, but got {short(scheme)}. "
             f"{PREPARE_AGAIN}"
         )
-    return labels
+    check_labels(labels, path)
+    return tuple(labels), HeadOutputs.of_names(names, path)
 
 
-def read_outputs(path: str, table: pa.Table) -> HeadOutputs:
-    """Returns the outputs with targets; raises FerVitError for wrong metadata."""
-    outputs = json.loads(table.schema.metadata[b"fer_vit"]).get("outputs", {})
-    valid = isinstance(outputs, dict) and all(_are_names(names) for names in outputs.values())
-    if not valid:
-        raise FerVitError(f"{path}: the metadata `fer_vit` has invalid `outputs`. {PREPARE_AGAIN}")
-    return HeadOutputs.of_names(outputs, path)
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def check_target_columns(location: str, table: pa.Table) -> None:
+def check_target_columns(location: str, table: pa.Table, outputs: HeadOutputs) -> None:
     """Raises FerVitError when a column of targets is missing, not of floats, or out of range."""
-    for output in read_outputs(location, table):
+    for output in outputs:
         name = output.column
         where = f"{location}, column `{name}`"
         index = table.schema.get_field_index(name)

@@ -3,17 +3,17 @@
 M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, classification
 from torchmetrics.utilities import dim_zero_cat
 
-from fer_vit.angles import join_directions, values_near
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, Head
 from fer_vit.stats.measures import measure
 from fer_vit.train.outputs import TrainedHead
 
@@ -28,20 +28,11 @@ class OutputMetrics(Metric):
     preds: list[Tensor]
     target: list[Tensor]
 
-    def __init__(
-        self, num_outputs: int, measures: Sequence[str], period: float | None = None
-    ) -> None:
-        """Starts without values.
-
-        Args:
-            num_outputs: The number K of outputs.
-            measures: The names of the measures.
-            period: Difference of values that mean the same, such as 360 degrees.
-        """
+    def __init__(self, num_outputs: int, kind: Head) -> None:
+        """Starts without values for K outputs of a head, with the measures of `kind`."""
         super().__init__()
         self.num_outputs = num_outputs
-        self.measures = tuple(measures)
-        self.period = period
+        self.kind = kind
         self.add_state("preds", [], dist_reduce_fx="cat")
         self.add_state("target", [], dist_reduce_fx="cat")
 
@@ -51,33 +42,21 @@ class OutputMetrics(Metric):
         self.target.append(target.float())
 
     def collected(self) -> tuple[Array, Array]:
-        """Returns all predictions and targets (M, K).
-
-        With a period, each prediction is near its target.
-        """
+        """Returns all predictions and targets (M, K), see `Head.comparable`."""
         if not len(self.preds):  # a list, or a tensor after the processes have shared states
-            return _empty(self.num_outputs), _empty(self.num_outputs)
-        preds = dim_zero_cat(self.preds)
-        target = dim_zero_cat(self.target)
-        values = preds.double().cpu().numpy()
-        truth = target.double().cpu().numpy()
-        if self.period is not None:
-            truth = join_directions(truth, self.period)
-            values = values_near(values, truth, self.period)
-        return values, truth
+            return np.zeros((0, self.num_outputs)), np.zeros((0, self.num_outputs))
+        preds = dim_zero_cat(self.preds).double().cpu().numpy()
+        target = dim_zero_cat(self.target).double().cpu().numpy()
+        return self.kind.comparable(preds, target)
 
     def compute(self) -> dict[str, Tensor]:
         """Returns the measures (K,) by name; NaN for an output without known targets."""
         preds, target = self.collected()
         results = {}
-        for name in self.measures:
+        for name in self.kind.measures:
             values = [measure(name, x, y) for x, y in zip(preds.T, target.T, strict=True)]
             results[name] = torch.tensor(values, device=self.device)
         return results
-
-
-def _empty(num_outputs: int) -> Array:
-    return torch.zeros(0, num_outputs, dtype=torch.float64).numpy()
 
 
 def expression_metrics(num_classes: int) -> MetricCollection:
@@ -119,6 +98,5 @@ def output_metrics(trained: Mapping[str, TrainedHead]) -> nn.ModuleDict:
     """Returns the metrics of the trained heads, by head."""
     metrics = nn.ModuleDict()
     for head, of_head in trained.items():
-        entry = HEADS[head]
-        metrics[head] = OutputMetrics(len(of_head.outputs), entry.measures, entry.period)
+        metrics[head] = OutputMetrics(len(of_head.outputs), HEADS[head])
     return metrics

@@ -435,7 +435,7 @@ def test_no_person_is_in_both_halves_of_the_calibration(
     rows = rows.select(np.arange(len(rows)) < sum(sizes))
     persons = np.repeat([f"person {index}" for index in range(len(sizes))], sizes)
     table = rows.table.append_column("person", pa.array(persons.tolist()))
-    halves = calibration_halves(Manifest(rows.path, table, rows.labels))
+    halves = calibration_halves(replace(rows, table=table))
 
     assert sorted(np.concatenate(halves).tolist()) == list(range(sum(sizes)))
     first, second = ({*persons[half].tolist()} for half in halves)
@@ -448,11 +448,11 @@ def test_no_person_is_in_both_halves_of_the_calibration(
 def test_equal_files_are_in_one_half_and_one_person_is_refused(drawn: Path) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     four = rows.table.take([0, 1, 2, 1])
-    halves = calibration_halves(Manifest(rows.path, four, rows.labels))
+    halves = calibration_halves(replace(rows, table=four))
     assert any({1, 3} <= {*half.tolist()} for half in halves)
     table = four.append_column("person", pa.array(["Ada"] * 4))
     with pytest.raises(FerVitError, match="two or more persons"):
-        calibration_halves(Manifest(rows.path, table, rows.labels))
+        calibration_halves(replace(rows, table=table))
 
 
 def test_a_manifest_that_calibrates_is_read_once(
@@ -460,7 +460,7 @@ def test_a_manifest_that_calibrates_is_read_once(
 ) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     twice = pa.concat_tables([rows.table, rows.table.take([0])])
-    Manifest(rows.path, twice, rows.labels).write(tmp_path / "faces.parquet")
+    replace(rows, table=twice).write(tmp_path / "faces.parquet")
     report = calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)
     (_,) = [record for record in caplog.records if "further row" in record.getMessage()]
     first, second = calibration_halves(Manifest.read(tmp_path / "faces.parquet").split("val"))
@@ -473,7 +473,7 @@ def test_val_faces_of_one_person_are_refused_before_they_are_classified(
 ) -> None:
     rows = Manifest.read(drawn / "faces.parquet")
     table = rows.table.append_column("person", pa.array(["Ada"] * len(rows)))
-    Manifest(rows.path, table, rows.labels).write(tmp_path / "faces.parquet")
+    replace(rows, table=table).write(tmp_path / "faces.parquet")
     monkeypatch.setattr(calibration, "predict_logits", None)  # must not be called
     with pytest.raises(FerVitError, match="two or more persons"):
         calibrate_model(load(checkpoint, "cpu"), Manifest.read(tmp_path / "faces.parquet"), 0)

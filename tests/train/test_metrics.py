@@ -1,10 +1,12 @@
 """Measures of the outputs of heads over the batches of a split."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from fer_vit.heads import HEADS
+from fer_vit.heads import HEADS, MOVEMENTS, POSE
 from fer_vit.stats.measures import MEASURES, measure
 from fer_vit.train.metrics import OutputMetrics
 
@@ -15,7 +17,7 @@ def test_batches_are_measured_together() -> None:
     preds = (0.7 * target + rng.normal(0, 0.1, (200, 3))).astype(np.float32)
     target[:, 2] = target[:, 2] > 0.5
     target[rng.random((200, 3)) < 0.3] = np.nan
-    collected = OutputMetrics(3, [*MEASURES])
+    collected = OutputMetrics(3, replace(HEADS[MOVEMENTS], measures=tuple(MEASURES)))
     for start in range(0, 200, 64):
         rows = slice(start, start + 64)
         collected.update(torch.from_numpy(preds[rows]), torch.from_numpy(target[rows]))
@@ -26,7 +28,7 @@ def test_batches_are_measured_together() -> None:
     assert figures["AUROC"].isnan().tolist() == [True, True, False]
 
     # after several processes have shared their batches, the states are tensors
-    shared = OutputMetrics(3, [*MEASURES])
+    shared = OutputMetrics(3, replace(HEADS[MOVEMENTS], measures=tuple(MEASURES)))
     shared.preds = torch.from_numpy(preds)
     shared.target = torch.from_numpy(target)
     for name, values in shared.compute().items():
@@ -34,7 +36,7 @@ def test_batches_are_measured_together() -> None:
 
 
 def test_an_output_without_known_targets_is_nan() -> None:
-    collected = OutputMetrics(2, ("r", "MAE"))
+    collected = OutputMetrics(2, HEADS[MOVEMENTS])
     assert collected.compute()["MAE"].isnan().all()
     collected.update(torch.rand(5, 2), torch.tensor([[0.1, float("nan")]] * 5))
     assert collected.compute()["MAE"].isnan().tolist() == [False, True]
@@ -46,7 +48,7 @@ def test_measures_of_angles_do_not_depend_on_a_turn() -> None:
     rng = np.random.default_rng(0)
     target = rng.normal(0, 10, (40, 1))
     preds = rng.normal(0, 10, (40, 1))
-    collected = OutputMetrics(1, ("r", "MAE"), period=360)
+    collected = OutputMetrics(1, HEADS[POSE])
     for rows in (slice(0, 20), slice(20, 40)):
         turned = [(angle[rows] + 360) % 360 - 180 for angle in (preds, target)]
         collected.update(*map(torch.from_numpy, turned))
