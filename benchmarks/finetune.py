@@ -28,8 +28,7 @@ from benchmarks.ablation import ROOT, slug
 from benchmarks.machine import machine, run_main, spread
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.data.schema import Reading, Row, Split, write_manifest
-from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.exporting.calibration import predict_logits
+from fer_vit.exporting.calibration import labelled_batches, predict_logits
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
 from fer_vit.store.folder import read_model

@@ -15,10 +15,10 @@ from fer_vit.commands import find_network
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.errors import FerVitError, check_whole
-from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
+from fer_vit.exporting.calibration import labelled_batches
 from fer_vit.face.detectors import DEFAULT_DETECTOR
 from fer_vit.face.finder import Crops, FaceMode
 from fer_vit.files import atomic_write, check_output

@@ -1,7 +1,8 @@
 """Fits prior, temperature and thresholds to a trained model, for `export --calibrate`."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,20 +11,56 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from fer_vit.conformal import fit_thresholds
+from fer_vit.data.dataset import FaceDataset, face_crops
 from fer_vit.data.manifest import Manifest, identity_hash
+from fer_vit.data.schema import Split
 from fer_vit.engine.decode import softmax
 from fer_vit.engine.protocol import Calibration
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.face.finder import Crops
 from fer_vit.geometry import IntArray
-from fer_vit.predict.recognizer import Recognizer
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.stats.scores import score_once
 from fer_vit.train.task import log_prior
 
 # The smallest number of faces for the temperature, and for the thresholds. Few faces give extreme
 # values.
 MIN_CALIBRATION_FACES = 100
+
+
+class LabelledCrops(NamedTuple):
+    """N labelled faces of a manifest."""
+
+    manifest: Manifest  # these faces
+    batches: Iterator[Crops]  # reading them shows a progress bar
+    target: Tensor  # (N, C), the fraction of votes by class
+
+
+def labelled_batches(
+    model: Recognizer,
+    manifest: Manifest,
+    split: Split = "val",
+    max_faces: int | None = None,
+) -> LabelledCrops:
+    """Returns a manifest's labelled faces, at most `max_faces`, evenly spaced in the manifest.
+
+    Raises:
+        FerVitError: The manifest has other labels than the model, or no row has a label.
+    """
+    labelled = manifest.labelled(split)
+    labelled.check_labels(model.labels)
+    if max_faces is not None and max_faces < len(labelled):
+        rows = np.linspace(0, len(labelled) - 1, max_faces).round().astype(int)
+        labelled = labelled.select(np.isin(np.arange(len(labelled)), rows))
+    targets = labelled.targets()
+    if targets is None or not len(labelled):
+        raise FerVitError(
+            f"Expected rows with labels in the {split} split of {labelled.path}. "
+            "Prepare it with labels."
+        )
+    dataset = FaceDataset(labelled, model.crop_spec)
+    batches = face_crops(dataset, range(len(labelled)), FACES_PER_PASS)
+    return LabelledCrops(labelled, batches, torch.from_numpy(targets).float())
 
 
 def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> str:

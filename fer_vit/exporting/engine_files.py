@@ -17,8 +17,12 @@ from torch import Tensor, nn
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.choice import Opened
 from fer_vit.engine.onnx_engine import FIRST_OUTPUTS, METADATA, RETURNS, OnnxEngine
-from fer_vit.evaluation.logits import labelled_batches
-from fer_vit.exporting.calibration import calibration_halves, fit_calibration, predict_logits
+from fer_vit.exporting.calibration import (
+    calibration_halves,
+    fit_calibration,
+    labelled_batches,
+    predict_logits,
+)
 from fer_vit.exporting.graphs import example_inputs, export_onnx, graph_facts, quantize_onnx
 from fer_vit.face.finder import Crops
 from fer_vit.model.region_vit import RegionViT

@@ -23,10 +23,14 @@ from fer_vit.commands.models import head_names
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import labelled_batches
 from fer_vit.exporting import calibration
 from fer_vit.exporting.agreement import measure_agreement
-from fer_vit.exporting.calibration import calibrate_model, calibration_halves, fit_temperature
+from fer_vit.exporting.calibration import (
+    calibrate_model,
+    calibration_halves,
+    fit_temperature,
+    labelled_batches,
+)
 from fer_vit.exporting.formats import FORMATS, ExportOptions, write_onnx
 from fer_vit.exporting.graphs import example_inputs
 from fer_vit.face.crop import DEFAULT_REGIONS

@@ -16,7 +16,7 @@ from skimage.data import astronaut
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.logits import labelled_batches
+from fer_vit.exporting.calibration import labelled_batches
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector, YuNet
