@@ -126,7 +126,9 @@ def check_table(location: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOu
     Returns the labels in order, and the outputs with targets. The FerVitError names the file, the
     row (from 0) and the column.
     """
-    for expected in SCHEMA:
+    labels, outputs = read_metadata(location, table)
+    targets = [pa.field(name, pa.float32()) for name in outputs.columns]
+    for expected in [*SCHEMA, *targets]:
         column = f"{location}, column `{expected.name}`"
         index = table.schema.get_field_index(expected.name)
         if index < 0:
@@ -144,10 +146,7 @@ def check_table(location: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOu
                 f"each row, but got {short(column.type)}. Remove the column."
             )
 
-    labels, outputs = read_metadata(location, table)
-    check_target_columns(location, table, outputs)
-
-    for name, content, wrong in _find_wrong(table, labels):
+    for name, content, wrong in _find_wrong(table, labels, outputs):
         rows = np.flatnonzero(np.asarray(pc.fill_null(wrong, False)))
         if rows.size:
             row = int(rows[0])
@@ -197,25 +196,6 @@ def read_metadata(path: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOutp
     return tuple(labels), HeadOutputs.of_names(names, path)
 
 
-def check_target_columns(location: str, table: pa.Table, outputs: HeadOutputs) -> None:
-    """Raises FerVitError when a column of targets is missing, not of floats, or out of range."""
-    for output in outputs:
-        name = output.column
-        where = f"{location}, column `{name}`"
-        index = table.schema.get_field_index(name)
-        if index < 0 or table.schema.field(index).type != pa.float32():
-            raise FerVitError(f"{where}: expected one column of type float. {PREPARE_AGAIN}")
-        values = np.asarray(pc.fill_null(table[name], output.kind.low))  # an unknown target is null
-        wrong = np.isnan(values) | output.out_of_range(values)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise FerVitError(
-                f"{location}, row {row} (from 0), column `{name}`: expected "
-                f"{output.range_in_words()}, but got {values[row]:g}. Correct it, or make it null "
-                "if it is unknown."
-            )
-
-
 def read_lists(column: pa.Array, *shape: int) -> Array:
     """Returns nested lists of one shape as an array (M, *shape); NaN where a row has no list."""
     flat = column
@@ -229,7 +209,9 @@ def read_lists(column: pa.Array, *shape: int) -> Array:
     return numbers
 
 
-def _find_wrong(table: pa.Table, labels: Sequence[str]) -> Iterator[tuple[str, str, Any]]:
+def _find_wrong(
+    table: pa.Table, labels: Sequence[str], outputs: HeadOutputs
+) -> Iterator[tuple[str, str, Any]]:
     """Yields for each rule a column, the expected content and a mask (M,) of wrong rows.
 
     Each rule assumes that all earlier rules hold.
@@ -273,6 +255,12 @@ def _find_wrong(table: pa.Table, labels: Sequence[str]) -> Iterator[tuple[str, s
     yield "landmarks", f"{expected} at different places", pa.array(same)
 
     yield "score", "a finite score", pc.is_inf(table["score"])
+
+    for output in outputs:
+        values = pc.fill_null(table[output.column], output.kind.low).to_numpy()  # (M,)
+        wrong = np.isnan(values) | output.out_of_range(values)
+        expected = f"{output.range_in_words()}, or null for an unknown target"
+        yield output.column, expected, pa.array(wrong)
 
 
 def write_manifest(

@@ -112,7 +112,7 @@ def change(path: Path, name: str, values: pa.Array | None) -> None:
         ("yaw", pa.array([0.5, float("nan"), 0], pa.float32()), "row 1.*nan"),
         ("yaw", pa.array([0.5, float("inf"), 0], pa.float32()), "row 1.*inf"),
         ("roll", pa.array(["a", "b", "c"]), "roll.*float"),
-        ("pitch", None, "pitch.*float"),
+        ("pitch", None, "pitch.*missing"),
     ],
 )
 def test_wrong_targets_are_named(
