@@ -293,7 +293,7 @@ def agreement_table() -> str:
     """Returns the columns of the default model by their r, the largest first."""
     config = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text("utf-8"))
     outputs = HeadOutputs.of_names(config["outputs"], DEFAULT_MODEL).with_r(config["r"])
-    measured = {output.column: output.r or 0.0 for output in outputs}
+    measured = {output.column: output.r for output in outputs if output.r is not None}
     by_r = sorted(measured, key=lambda column: -measured[column])
     rows = []
     for high, low in pairwise((*AGREEMENT, -1.0)):
@@ -302,7 +302,7 @@ def agreement_table() -> str:
             rows.append(
                 (f"{low} or more" if low > 0 else f"{WEAK}: below {high}", ", ".join(within))
             )
-    weak_means = [f"`{name}`" for name in MEANS if name in outputs.weak_columns]
+    weak_means = [f"`{mean.name}`" for mean in outputs.means if mean.is_weak]
     rows.append((f"{WEAK}: means", ", ".join(weak_means)))
     return table(("r", "columns"), rows)
 

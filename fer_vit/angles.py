@@ -1,5 +1,7 @@
 """Angles, and other values with a period: their mean direction, and values near others."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fer_vit.geometry import Array
@@ -18,6 +20,15 @@ def mean_direction(sine: Array, cosine: Array, period: float) -> Array:
     return np.where(np.hypot(sine, cosine) > MIN_DIRECTION, direction, np.nan)
 
 
+def average_direction(values: Array, period: float, average: Callable[[Array], Array]) -> Array:
+    """Returns the `mean_direction` (...) of values.
+
+    `average` returns the means (...) of numbers in the shape of the values.
+    """
+    angles = 2 * np.pi / period * values
+    return mean_direction(average(np.sin(angles)), average(np.cos(angles)), period)
+
+
 def values_near(values: Array, targets: Array, period: float) -> Array:
     """Returns the equivalent values (...) nearest to targets (...), for values with a period.
 
@@ -32,9 +43,6 @@ def join_directions(values: Array, period: float) -> Array:
 
     Correlations need such values: 179 and -179 degrees become 179 and 181.
     """
-    angles = 2 * np.pi / period * values
     known = np.maximum(np.isfinite(values).sum(axis=0), 1)  # (...)
-    sine = np.nansum(np.sin(angles), axis=0) / known
-    cosine = np.nansum(np.cos(angles), axis=0) / known
-    directions = mean_direction(sine, cosine, period)
+    directions = average_direction(values, period, lambda x: np.nansum(x, axis=0) / known)
     return values_near(values, np.broadcast_to(directions, values.shape), period)

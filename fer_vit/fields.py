@@ -136,16 +136,6 @@ def _origin(name: str, meaning: str) -> Field:
     return Field(name, "string", "", meaning, compute=repeat)
 
 
-def _pose_fields() -> tuple[Field, ...]:
-    """Returns the columns of the head `pose`."""
-    head = HEADS[POSE_HEAD]
-    angles = Field("", "number", head.unit, "", head=POSE_HEAD, compute=attrgetter("angles"))
-    columns = []
-    for index, (name, meaning) in enumerate(head.columns.items()):
-        columns.append(angles._replace(name=name, meaning=meaning, part=(index,)))
-    return tuple(columns)
-
-
 TRACK = "number of the person in the video, from 1; after a cut, a new one"
 WITH_VIDEOS = "with videos"
 WITH_HEAD = "if the model has the head"
@@ -199,7 +189,13 @@ EXPRESSION_FIELDS = (  # what most users read
 )
 
 # The pose, from the head `pose` or from the landmarks. A table always has these columns.
-POSE_FIELDS = _pose_fields()
+ANGLES = Field(
+    "", "number", HEADS[POSE_HEAD].unit, "", head=POSE_HEAD, compute=attrgetter("angles")
+)
+POSE_FIELDS = tuple(
+    ANGLES._replace(name=name, meaning=meaning, part=(index,))
+    for index, (name, meaning) in enumerate(HEADS[POSE_HEAD].outputs.items())
+)
 
 UNCERTAINTY_FIELDS = (
     Field(
@@ -380,10 +376,10 @@ ANY_SMOOTHED_FIELD = Field(
 def all_face_fields() -> list[Field]:
     """Returns all columns of the tables of faces that `predict` and `live` write, in order."""
     of_heads = []
-    for name, head in HEADS.items():
-        if name != POSE_HEAD:
-            for column, meaning in head.columns.items():
-                of_heads.append(_head_field(name, column, meaning))
+    for head, entry in HEADS.items():
+        if head != POSE_HEAD:
+            for name in entry.outputs or ("*",):
+                of_heads.append(output_field(Output(head, name)))
     return [
         *IDENTITY_FIELDS,
         *EXPRESSION_FIELDS,
@@ -398,12 +394,6 @@ def all_face_fields() -> list[Field]:
         *ORIGIN_FIELDS,
         *FEATURE_FIELDS,
     ]
-
-
-def _head_field(head: str, column: str, meaning: str) -> Field:
-    unit = HEADS[head].column_unit or HEADS[head].unit
-    compute = attrgetter("outputs")
-    return Field(column, "number", unit, meaning, WITH_HEAD, head=head, compute=compute)
 
 
 def face_fields(
@@ -535,8 +525,15 @@ def _expand(fields: Sequence[Field], names: Iterable[object]) -> list[Field]:
 
 def output_field(output: Output) -> Field:
     """Returns the column of an output of a further head."""
-    meaning = output.kind.outputs.get(output.name, output.kind.meaning)
-    return _head_field(output.head, output.column, meaning)
+    return Field(
+        output.column,
+        "number",
+        output.kind.column_unit or output.kind.unit,
+        output.meaning,
+        WITH_HEAD,
+        head=output.head,
+        compute=attrgetter("outputs"),
+    )
 
 
 def mean_field(name: str) -> Field:

@@ -193,13 +193,6 @@ class Head:
     weight: float = 1.0
     measures: tuple[str, ...] = ("r", "MAE")
 
-    @property
-    def columns(self) -> dict[str, str]:
-        """The meanings of the columns by name. An asterisk stands for outputs of any name."""
-        if not self.outputs:
-            return {f"{self.prefix}*": self.meaning}
-        return {self.prefix + output: meaning for output, meaning in self.outputs.items()}
-
     def near(self, values: Array, targets: Array) -> Array:
         """Returns the values (...) nearest to targets (...).
 
@@ -301,7 +294,7 @@ class Output:
 
     Attributes:
         head: The name of the head in `HEADS`.
-        name: The name of the output in its head.
+        name: The name of the output in its head; an asterisk for outputs of any name.
         r: Pearson's r with targets of held-out faces; None: not measured. It has no effect on
             whether two outputs are equal.
     """
@@ -319,6 +312,11 @@ class Output:
     def column(self) -> str:
         """The column in manifests and tables."""
         return self.kind.prefix + self.name
+
+    @property
+    def meaning(self) -> str:
+        """What the values mean, as a phrase."""
+        return self.kind.outputs.get(self.name, self.kind.meaning)
 
     @property
     def is_weak(self) -> bool:
@@ -348,7 +346,7 @@ def find_output(column: str) -> Output | None:
 
 
 class Mean(NamedTuple):
-    """The mean of a movement of both sides. It was not measured itself: it's weak if a side is."""
+    """The mean of a movement of both sides."""
 
     name: str  # a key of `MEANS`, and the name of the column
     left: Output
@@ -357,6 +355,11 @@ class Mean(NamedTuple):
     def of(self, values: Mapping[str, Any]) -> Any:
         """Returns the mean, given numbers or arrays (...) by column."""
         return (values[self.left.column] + values[self.right.column]) / 2
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the mean gets the mark `WEAK`: it was not measured itself, but a side is weak."""
+        return self.left.is_weak or self.right.is_weak
 
 
 @dataclass(frozen=True)
@@ -479,7 +482,7 @@ class HeadOutputs:
     def weak_columns(self) -> set[str]:
         """The columns of outputs and means that get the mark `WEAK`."""
         weak = {output.column for output in self.outputs if output.is_weak}
-        return weak | {mean.name for mean in self.means if mean.left.is_weak or mean.right.is_weak}
+        return weak | {mean.name for mean in self.means if mean.is_weak}
 
     def by_column(self, values: Iterable[Any]) -> dict[str, Any]:
         """Returns the values (K, ...) of the outputs by column."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
-from fer_vit.angles import mean_direction
+from fer_vit.angles import average_direction
 from fer_vit.faces import AnyFaces
 from fer_vit.geometry import Array
 from fer_vit.heads import HeadOutputs
@@ -199,8 +199,5 @@ def _average_outputs(outputs: HeadOutputs, values: Array, weights: Array) -> Arr
     for index, output in enumerate(outputs):
         period = output.kind.period
         if period is not None:
-            radians = values[:, index] * (2 * np.pi / period)
-            sine = weights @ np.sin(radians)
-            cosine = weights @ np.cos(radians)
-            means[index] = mean_direction(sine, cosine, period)
+            means[index] = average_direction(values[:, index], period, weights.dot)
     return means

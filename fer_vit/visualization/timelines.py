@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from fer_vit.angles import mean_direction
+from fer_vit.angles import average_direction
 from fer_vit.face.finder import Crop, Crops, FaceFinder, stack_crops
 from fer_vit.faces import Face, Faces, as_cells, join_faces
 from fer_vit.fields import Cell
@@ -180,10 +180,7 @@ def _output_curves(
     for output, of_output in zip(outputs, values.T, strict=True):  # (T,) each
         period = output.kind.period
         if period is not None:
-            angles = 2 * np.pi / period * of_output
-            sine = _means(np.sin(angles), first)
-            cosine = _means(np.cos(angles), first)
-            points = mean_direction(sine, cosine, period)
+            points = average_direction(of_output, period, lambda x: _means(x, first))
         else:
             points = _means(of_output, first)
         digits = int(output.kind.form.strip(".f"))
