@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fer_vit.angles import join_directions, values_near
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, Mask
 
 EXPRESSION = "expression"
@@ -335,6 +335,12 @@ class Output:
         return f"a number from {scale * self.kind.low:g} to {scale * self.kind.high:g}"
 
 
+def _are_names(values: object) -> bool:
+    if not isinstance(values, list | tuple):
+        return False
+    return all(isinstance(value, str) for value in values)
+
+
 def find_output(column: str) -> Output | None:
     """Returns the output in a column; None for another column."""
     for name, head in HEADS.items():
@@ -379,12 +385,16 @@ class HeadOutputs:
 
     @classmethod
     def of_names(cls, names: Mapping[str, Sequence[str]], owner: object) -> "HeadOutputs":
-        """Returns the outputs with these names by head.
+        """Returns the outputs with these names by head, which may be from a file of others.
 
         Two spellings of an output that differ in case are the same output. `owner` is the name of
         the model or data set in messages. Raises FerVitError when it has an unknown head, or an
         output twice.
         """
+        if not isinstance(names, Mapping) or not all(map(_are_names, names.values())):
+            raise FerVitError(
+                f"{owner}: expected a list of names for each head, but got {short(names)}."
+            )
         outputs = []
         for head, of_head in names.items():
             if head not in HEADS:

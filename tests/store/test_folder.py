@@ -322,7 +322,8 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
         ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness"),
         ({"r": {"pose": {"yaw": 0.5}}}, "expected r to be from -1 to 1"),  # no such output
-        ({"r": {"pose": 0.5}}, 'Parser key "r"'),
+        ({"r": {"pose": 0.5}}, "expected r to be from -1 to 1"),
+        ({"outputs": {"pose": ["yaw"]}, "r": {"pose": {"yaw": "<b>"}}}, "expected r to be"),
         ({"thresholds": {"90": THRESHOLDS["90"]}}, "thresholds .*0 to 1"),
         (
             {"thresholds": {**THRESHOLDS, "95": [0.2]}},
