@@ -15,6 +15,8 @@ from scipy import stats
 
 from benchmarks.machine import machine, run_main
 from fer_vit.comparison.episodes import (
+    RATES,
+    SECONDS,
     Sightings,
     find_episodes,
     find_least_room,
@@ -308,11 +310,11 @@ def episode_tests(design: str, shape: float, persons: int, studies: int) -> Outc
         measured = measure_episodes(
             seen, observation, episodes, least_room, ["calm", "happy"], 2 * persons
         )
-        for measures in measured[:2]:
-            values = measures.values["happy"]
+        for kind in (SECONDS, RATES):
+            values = measured[kind]["happy"]
             test = compare_pair(values[0::2], values[1::2], paired=True)
             if not isinstance(test, NoTest):
-                outcomes[measures.kind.title].append(test.p < ALPHA)
+                outcomes[kind.title].append(test.p < ALPHA)
     return outcomes
 
 

@@ -9,6 +9,7 @@ from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.read import Plan, read_study
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.tables import COMPARISON_TABLES
+from fer_vit.errors import printable
 from fer_vit.extras import require
 from fer_vit.files import check_output
 from fer_vit.report.draw import FigureKind
@@ -80,5 +81,7 @@ def compare(
     plan = Plan(by, person, baseline, outcomes, resting, uncertain)
     study = read_study(data, plan, columns)
     comparison = compare_conditions(study, grid)
-    LOGGER.info(comparison.write(output, overwrite, figures))
+    paths = comparison.write(output, overwrite, figures)
+    written = f"Written to {output}: {', '.join(path.name for path in paths)}"
+    LOGGER.info("\n".join([*comparison.methods, *map(printable, comparison.missing), written]))
     return comparison

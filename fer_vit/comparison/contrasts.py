@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from fer_vit.comparison.episodes import SECONDS
-from fer_vit.comparison.measures import Kind, Measures, probability_kind
+from fer_vit.comparison.measures import Measure, probability_kind
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.rows import (
     CONDITIONS,
@@ -35,7 +35,7 @@ from fer_vit.comparison.rows import (
     T,
     count_row,
 )
-from fer_vit.comparison.study import Courses, Study
+from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.heads import WEAK
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.means import average
@@ -61,19 +61,18 @@ def compare_conditions(study: Study, grid: float | None = None) -> Comparison:
     Raises:
         FerVitError: The grid does not fit the clips, see `count_bins`.
     """
-    compared = []
-    for measures in study.measures:
-        of_kind = compare_measures(study, measures)
-        compared += of_kind if study.outcomes else correct(of_kind)
-    if study.outcomes:  # all planned tests are one family
-        compared = correct(compared)
-    rows = [*count_faces(study), *count_all_episodes(study), *compared]
-    for measures in study.measures:
-        if measures.kind == probability_kind(study.rest):
-            rows += repeated_measures(study, measures)
+    tested = []
+    for measures in study.measures.values():
+        of_kind = [row for measure in measures for row in compare_measure(study, measure)]
+        tested += of_kind if study.planned else correct(of_kind)
+    if study.planned:  # all planned tests are one family
+        tested = correct(tested)
+    agreement = []
+    for measure in study.measures.get(probability_kind(study.rest), ()):
+        agreement += repeated_measures(study, measure)
     return Comparison(
         facts=study.facts,
-        rows=tuple(rows),
+        rows=(*count_faces(study), *count_all_episodes(study), *tested, *agreement),
         notes=study.notes,
         study=study,
         courses=None if grid is None else compute_courses(study, grid),
@@ -106,51 +105,49 @@ def count_all_episodes(study: Study) -> list[Row]:
     return rows
 
 
-def compare_measures(study: Study, measures: Measures) -> list[Row]:
-    """Returns the means of measures in each condition, and their tests for all pairs of conditions.
+def compare_measure(study: Study, measure: Measure) -> list[Row]:
+    """Returns the means of a measure in each condition, and its tests for all pairs of conditions.
 
     p is not corrected yet; a weak measure that was not planned has none.
     """
-    kind = measures.kind
-    left_out = study.left_out(measures)
+    kind = measure.kind
+    of_persons = study.person_means(measure)  # (P,) by condition
     rows = []
-    for name, values in measures.values.items():
-        part = measures.columns[name]
-        of_persons = study.person_means(values, kind)  # (P,) by condition
-        for condition, numbers in of_persons.items():
-            mean = person_mean(numbers, kind.low, kind.high)
-            deviation = Estimate(mean.sd, n=mean.n, over="persons")
-            rows.append(Row(part, MEANS, condition, MEAN, mean))
-            rows.append(Row(part, MEANS, condition, SD, deviation))
-        for pair, design in study.designs.items():
-            first = np.where(design.persons, of_persons[pair.first], np.nan)
-            second = np.where(design.persons, of_persons[pair.second], np.nan)
-            test = compare_pair(first, second, design.paired)
-            difference, *numbers_of_test = rows_of_test(part, pair.name, test, kind)
-            if name in left_out:
-                difference = replace(difference, p=None, note=difference.note or WEAK)
-            rows += [difference, *numbers_of_test]
+    for condition, numbers in of_persons.items():
+        mean = person_mean(numbers, kind.low, kind.high)
+        deviation = Estimate(mean.sd, n=mean.n, over="persons")
+        rows.append(Row(measure.column, MEANS, condition, MEAN, mean))
+        rows.append(Row(measure.column, MEANS, condition, SD, deviation))
+    for pair, design in study.designs.items():
+        first = np.where(design.persons, of_persons[pair.first], np.nan)
+        second = np.where(design.persons, of_persons[pair.second], np.nan)
+        test = compare_pair(first, second, design.paired)
+        difference, *numbers_of_test = rows_of_test(measure, pair, test)
+        if study.is_aside(measure):
+            difference = replace(difference, p=None, note=difference.note or WEAK)
+        rows += [difference, *numbers_of_test]
     return rows
 
 
-def rows_of_test(part: str, pair: str, test: MeansTest | NoTest, kind: Kind) -> list[Row]:
+def rows_of_test(measure: Measure, pair: Pair, test: MeansTest | NoTest) -> list[Row]:
     """Returns the numbers of a test, the difference first; p is not corrected yet.
 
     The interval is clipped to the differences that the measure can have.
     """
     if isinstance(test, NoTest):
-        return [Row(part, DIFFERENCES, pair, DIFFERENCE, Estimate(None), note=test.reason)]
-    span = kind.high - kind.low
+        nothing = Estimate(None)
+        return [Row(measure.column, DIFFERENCES, pair.name, DIFFERENCE, nothing, note=test.reason)]
+    span = measure.kind.high - measure.kind.low
     low = max(test.difference.low, -span)
     high = min(test.difference.high, span)
     difference = replace(test.difference, low=low, high=high)
 
-    def row(measure: str, number: float | None, p: float | None = None, note: str = "") -> Row:
+    def row(name: str, number: float | None, p: float | None = None, note: str = "") -> Row:
         estimate = Estimate(number, n=difference.n, over="persons")
-        return Row(part, DIFFERENCES, pair, measure, estimate, p, note)
+        return Row(measure.column, DIFFERENCES, pair.name, name, estimate, p, note)
 
     return [
-        Row(part, DIFFERENCES, pair, DIFFERENCE, difference, test.p),
+        Row(measure.column, DIFFERENCES, pair.name, DIFFERENCE, difference, test.p),
         row(T, test.t, test.p, PAIRED if test.paired else WELCH),
         row(DF, test.df),
         row(RANKS, None, test.p_by_ranks),
@@ -172,14 +169,13 @@ def correct(rows: list[Row]) -> list[Row]:
     return family
 
 
-def repeated_measures(study: Study, measures: Measures) -> list[Row]:
-    """Returns the ICC(1) of each measure in each condition."""
+def repeated_measures(study: Study, measure: Measure) -> list[Row]:
+    """Returns the ICC(1) of a measure in each condition."""
     rows = []
-    for name, values in measures.values.items():
-        for condition, member in study.members.items():
-            person = study.observations.person[member]
-            correlation = intraclass_correlation(values[member], person)
-            rows.append(Row(measures.columns[name], INTRACLASS, condition, INTRACLASS, correlation))
+    for condition, member in study.members.items():
+        person = study.observations.person[member]
+        correlation = intraclass_correlation(measure.values[member], person)
+        rows.append(Row(measure.column, INTRACLASS, condition, INTRACLASS, correlation))
     return rows
 
 

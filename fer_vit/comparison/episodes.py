@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.measures import Kind, Measures, clip_seconds
+from fer_vit.comparison.measures import Kind, clip_seconds
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
@@ -264,8 +264,8 @@ def measure_episodes(
     least_room: Array,
     labels: Sequence[str],
     num_observations: int,
-) -> list[Measures]:
-    """Returns the measures of episodes for each of O observations.
+) -> dict[Kind, dict[str, Array]]:
+    """Returns the measures of episodes for each of O observations, by kind and name.
 
     Rates are per minute in which the face is seen in the frame before as well, since only there the
     beginning of an episode can be seen.
@@ -294,7 +294,7 @@ def measure_episodes(
             changes = counted & (episodes.before == before) & (episodes.label == after)
             if changes.any():
                 transitions[f"{name} to {name_after}"] = totals(changes) / minutes
-    measures = [Measures(SECONDS, durations), Measures(RATES, rates)]
+    measures = {SECONDS: durations, RATES: rates}
     if transitions:
-        measures.append(Measures(TRANSITIONS, transitions))
+        measures[TRANSITIONS] = transitions
     return measures

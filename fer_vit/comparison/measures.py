@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fer_vit.fields import SMOOTHED_LABEL
-from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, MOVEMENTS, WEAK, HeadOutputs, output_titles
-from fer_vit.stats.means import average, average_directions
-from fer_vit.stats.series import Rest, RestInClips
+from fer_vit.stats.series import Rest
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.labelled import Labelled
 
@@ -39,6 +38,7 @@ class Kind:
         period: The period of the values, such as 360 degrees; None: values are not periodic.
         head: The further head whose outputs, or means of outputs, are measured; else empty.
         by_area: Whether the name of each measure begins with an area of the face.
+        from_rest: Whether an interval of rest is subtracted from the values.
         is_change: Whether the values are changes from rest.
     """
 
@@ -53,6 +53,7 @@ class Kind:
     period: float | None = None
     head: str = ""
     by_area: bool = False
+    from_rest: bool = True
     is_change: bool = False
 
     @property
@@ -69,10 +70,6 @@ class Kind:
     def column(self, name: str) -> str:
         """Returns the column of a measure in measures.csv."""
         return f"{CHANGE if self.is_change else ''}{self.prefix}{name}"
-
-    def titles(self, names: Mapping[str, object]) -> dict[str, str]:
-        """Returns the names of measures on pages, by name."""
-        return output_titles(names) if self.head else {name: name for name in names}
 
 
 PROBABILITIES = Kind(
@@ -101,14 +98,8 @@ SHARES = Kind(
     form=".1%",
     unit=" percentage points",
     high=1,
+    from_rest=False,
 )
-
-
-def probability_kind(rest: Rest | None) -> Kind:
-    """Returns the kind of probabilities, or of their changes from an interval of rest."""
-    if rest is None:
-        return PROBABILITIES
-    return replace(PROBABILITY_CHANGES, phrase=f"{PROBABILITY_CHANGES.phrase} ({rest} s)")
 
 
 def head_kind(name: str) -> Kind:
@@ -136,6 +127,8 @@ def head_kind(name: str) -> Kind:
 
 def change_from_rest(kind: Kind, rest: Rest) -> Kind:
     """Returns the kind for values that are changes from rest."""
+    if kind == PROBABILITIES:
+        return replace(PROBABILITY_CHANGES, phrase=f"{PROBABILITY_CHANGES.phrase} ({rest} s)")
     span = kind.high - kind.low
     return replace(
         kind,
@@ -149,6 +142,11 @@ def change_from_rest(kind: Kind, rest: Rest) -> Kind:
     )
 
 
+def probability_kind(rest: Rest | None) -> Kind:
+    """Returns the kind of probabilities, or of their changes from an interval of rest."""
+    return PROBABILITIES if rest is None else change_from_rest(PROBABILITIES, rest)
+
+
 BOTH_SIDES = replace(
     head_kind(MOVEMENTS),
     by_area=False,
@@ -159,100 +157,62 @@ BOTH_SIDES = replace(
 
 
 @dataclass(frozen=True, eq=False)
-class Measures:
-    """The measures of one kind.
+class Measure:
+    """A measure of a study.
 
     Attributes:
         kind: The kind.
-        values: The values by name: one for each photo or clip (O,), NaN where there is none.
-        weak: The names of the outputs that agree too little with their targets; see
+        name: The name in results.json.
+        title: The name on pages. A weak measure has the mark `WEAK`.
+        values: The value of each photo or clip (O,); NaN where there is none.
+        weak: Whether the output agrees too little with its targets; see
             `HeadOutputs.weak_columns`.
     """
 
     kind: Kind
-    values: dict[str, Array]
-    weak: frozenset[str] = frozenset()
+    name: str
+    title: str
+    values: Array
+    weak: bool
 
     @property
-    def columns(self) -> dict[str, str]:
-        """The columns of measures.csv by name."""
-        return {name: self.kind.column(name) for name in self.values}
+    def column(self) -> str:
+        """The column of measures.csv."""
+        return self.kind.column(self.name)
 
     @property
-    def outcomes(self) -> dict[str, str]:
-        """The names of outcomes by name: columns of predictions, where they have the measure."""
-        return {name: self.kind.prefix + name for name in self.values}
-
-    @property
-    def titles(self) -> dict[str, str]:
-        """The names on pages, by name."""
-        titles = self.kind.titles(self.values)
-        return {
-            name: f"{title} ({WEAK})" if name in self.weak else title
-            for name, title in titles.items()
-        }
-
-    def select(self, outcomes: Collection[str]) -> "Measures":
-        """Returns the measures that are among some outcomes."""
-        values = {}
-        for name, outcome in self.outcomes.items():
-            if outcome in outcomes:
-                values[name] = self.values[name]
-        return replace(self, values=values, weak=self.weak & {*values})
+    def outcome(self) -> str:
+        """The name for `--outcomes`: the column of predictions, if they have the measure."""
+        return self.kind.prefix + self.name
 
 
-def measure_faces(
-    faces: Labelled, measured: Labelled, used: Mask, resting: RestInClips | None
-) -> list[tuple[Kind, dict[str, Array]]]:
-    """Returns the measures of the `measured` faces: M values by kind and name.
+def make_measures(kind: Kind, values: Mapping[str, Array], weak: Collection[str]) -> list[Measure]:
+    """Returns the measures of a kind.
 
-    They are the faces (N) in the mask `used` (N,). With `resting`, changes from rest replace
-    probabilities and outputs. An output without any value is left out.
+    Args:
+        kind: The kind.
+        values: The values (O,) by name.
+        weak: The outcomes that agree too little with their targets.
     """
-    rest = resting.rest if resting else None
-    probabilities = faces.probabilities  # (N, C)
-    if resting:
-        probabilities = resting.change(probabilities)
-    of_faces = [
-        (probability_kind(rest), dict(zip(faces.labels, probabilities[used].T, strict=True))),
-        (SHARES, label_shares(measured)),
-    ]
-    for kind, values in read_outputs(faces):
-        known = {}
-        for name, of_rows in values.items():
-            if resting:
-                of_rows = resting.change_output(of_rows, kind.period)
-            if np.isfinite(of_rows[used]).any():
-                known[name] = of_rows[used]
-        if known:
-            of_faces.append((change_from_rest(kind, rest) if rest else kind, known))
-    return of_faces
+    titles = output_titles(values) if kind.head else {name: name for name in values}
+    measures = []
+    for name, title in titles.items():
+        is_weak = kind.prefix + name in weak
+        if is_weak:
+            title = f"{title} ({WEAK})"
+        measures.append(Measure(kind, name, title, values[name], is_weak))
+    return measures
 
 
-def read_outputs(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
-    """Yields the outputs of further heads (N,) by name, and before movements their means."""
+def measure_faces(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
+    """Yields the values of faces (N,) by name, for each kind. A kind is added here alone."""
+    yield PROBABILITIES, dict(zip(faces.labels, faces.probabilities.T, strict=True))
+    yield SHARES, label_shares(faces)
     for head, of_head in HeadOutputs.among(faces.columns).by_head.items():
         by_column = {column: faces.columns[column].astype(float) for column in of_head.columns}
         if head == MOVEMENTS:
             yield BOTH_SIDES, {mean.name: mean.of(by_column) for mean in of_head.means}
         yield head_kind(head), dict(zip(of_head.names, by_column.values(), strict=True))
-
-
-def average_faces(
-    kind: Kind, of_faces: Mapping[str, Array], observation: IntArray, num_observations: int
-) -> Measures:
-    """Returns the means (O,) of each observation over values of faces (M,).
-
-    `observation` (M,) is the index of each face's observation, and `num_observations` is O.
-    """
-    means = {}
-    for name, values in of_faces.items():
-        if kind.period is None:
-            mean = average(values, observation, num_observations)
-        else:
-            mean = average_directions(values, observation, num_observations, kind.period)
-        means[name] = mean  # (O,)
-    return Measures(kind, means)
 
 
 def clip_seconds(faces: Labelled) -> Array:

@@ -2,24 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fer_vit.comparison.measures import SHARES, Kind, Measures, probability_kind
-from fer_vit.comparison.prose import PROSE
+from fer_vit.comparison.measures import SHARES, Kind, probability_kind
+from fer_vit.comparison.prose import PROSE, describe_methods, describe_results
 from fer_vit.comparison.rows import (
     ALPHA,
     CONDITIONS,
-    DF,
     INTRACLASS,
     MEAN,
     MEANS,
-    RANKS,
     SD,
     Contrast,
-    G,
-    T,
+    StudyRows,
 )
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
@@ -27,7 +23,7 @@ from fer_vit.geometry import Array
 from fer_vit.heads import SMILE_NOTE, WEAK_R
 from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, series_plots
-from fer_vit.report.results_page import ResultsPage, Section
+from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.estimate import (
     NO_RESULT,
     Estimate,
@@ -38,44 +34,42 @@ from fer_vit.stats.estimate import (
 from fer_vit.stats.means import average
 from fer_vit.stats.series import mean_course
 
-if TYPE_CHECKING:
-    from fer_vit.comparison.results import Comparison
-
 MAX_DRAWN_BINS = 500  # most bins of a curve on the page
 MAX_ROWS = 12  # most differences that a section shows at once
 MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
 
 
-def comparison_page(comparison: "Comparison") -> ResultsPage:
+def comparison_page(results: StudyRows) -> Page:
     """Returns the page."""
-    return ResultsPage(
+    return Page(
         title="Expressions by condition",
         heading="Comparison",
         generator="fer-vit compare",
-        facts=comparison.facts,
-        note=PROSE.text("note", outcomes=comparison.study.outcomes),
-        sections=comparison_sections(comparison),
+        facts=results.facts,
+        note=PROSE.text("note", planned=results.study.planned),
+        sections=comparison_sections(results),
     )
 
 
-def comparison_sections(comparison: "Comparison") -> list[Section]:
+def comparison_sections(results: StudyRows) -> list[Section]:
     """Returns the sections of the page: one for each kind of measures, then further results."""
-    study = comparison.study
-    sections = [measures_section(comparison, measures) for measures in study.measures]
-    if comparison.courses:
-        sections.append(courses_section(study, comparison.courses))
-    if any(row.estimate.mean is not None for row in comparison.select(set=INTRACLASS)):
-        sections.append(intraclass_section(comparison))
-    methods, *left_out = comparison.methods
-    sections.append(Section("Methods", methods, counts_table(comparison), left_out))
+    study = results.study
+    sentences = describe_results(results)
+    sections = [kind_section(results, kind, sentences[kind.title]) for kind in study.measures]
+    if results.courses:
+        sections.append(courses_section(study, results.courses))
+    if any(row.estimate.mean is not None for row in results.select(set=INTRACLASS)):
+        sections.append(intraclass_section(results))
+    methods, *lines = describe_methods(results)
+    sections.append(Section("Methods", methods, counts_table(results), lines))
     return sections
 
 
-def counts_table(comparison: "Comparison") -> list[list[str]]:
+def counts_table(results: StudyRows) -> list[list[str]]:
     """Returns the numbers of persons, photos or clips, and faces by condition."""
     table: list[list[str]] = []
-    for condition in comparison.study.observations.conditions:
-        numbers = comparison.by_measure[CONDITIONS, "", condition]
+    for condition in results.study.observations.conditions:
+        numbers = results.by_measure[CONDITIONS, "", condition]
         if not table:
             table.append(["", *numbers])
         table.append([condition, *(str(row.estimate.n) for row in numbers.values())])
@@ -85,23 +79,23 @@ def counts_table(comparison: "Comparison") -> list[list[str]]:
 # ------------------------------------------------------------------------------ a kind of measures
 
 
-def measures_section(comparison: "Comparison", measures: Measures) -> Section:
+def kind_section(results: StudyRows, kind: Kind, sentences: list[str]) -> Section:
     """Returns the section about one kind of measures: words, differences, tests and means."""
-    kind = measures.kind
-    study = comparison.study
-    contrasts = comparison.contrasts(measures, measures.titles)
+    study = results.study
+    measures = study.measures[kind]
     pair = study.only_pair
-    weak = len(study.left_out(measures))
+    num_aside = study.count_aside(measures)
+    main = results.main_contrasts(kind)
+    drawn = results.drawn_contrasts(kind)
+    charted = choose_charted(drawn)
     tests = Section(
         title="Tests",
-        text=PROSE.text("dashes", contrasts=comparison.main_contrasts(measures), weak=weak),
-        rows=tests_table(contrasts, pair, kind),
+        text=PROSE.text("dashes", contrasts=main, num_aside=num_aside),
+        rows=tests_table(results.contrasts(kind), pair, kind),
     )
-    drawn = comparison.drawn_contrasts(measures)
-    charted = choose_charted(drawn)
     smile_note = ""
-    measures_smiles = any("smile" in of_kind.values for of_kind in study.measures)
-    if kind == SHARES and "neutral" in measures.values and measures_smiles:
+    outcomes = {measure.outcome for of_kind in study.measures.values() for measure in of_kind}
+    if kind == SHARES and {SHARES.prefix + "neutral", "smile"} <= outcomes:
         smile_note = SMILE_NOTE
     if len(charted) < len(drawn):
         tests = tests._replace(intervals=differences_chart(drawn, pair, kind.form))
@@ -110,18 +104,18 @@ def measures_section(comparison: "Comparison", measures: Measures) -> Section:
         text=PROSE.text(
             "measured",
             kind=kind,
-            num_tests=comparison.family_size(measures),
-            outcomes=study.outcomes,
+            num_tests=results.family_size(kind),
+            planned=study.planned,
             pair=pair,
             alpha=ALPHA,
             charted=len(charted) if len(charted) < len(drawn) else 0,
-            weak=weak,
+            num_aside=num_aside,
             weak_r=WEAK_R,
             smile_note=smile_note,
         ),
-        lines=comparison.sentences[kind.title],
+        lines=sentences,
         intervals=differences_chart(charted, pair, kind.form),
-        more=[tests, means_section(comparison, measures)],
+        more=[tests, means_section(results, kind)],
     )
 
 
@@ -134,7 +128,7 @@ def choose_charted(drawn: Sequence[Contrast]) -> Sequence[Contrast]:
 
 def row_name(contrast: Contrast, pair: Pair | None) -> str:
     """Returns the name of a contrast in a list; without its pair if all share this `pair`."""
-    return printable(contrast.name if pair is None else contrast.measure)
+    return printable(contrast.title if pair is None else contrast.measure.title)
 
 
 def clearness(contrast: Contrast) -> float:
@@ -182,52 +176,51 @@ def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, kind: Kind) ->
         if contrast.is_tested:
             cells = [
                 p_text(contrast.difference.p),
-                f"{contrast.number(G):.2f}",
-                f"{contrast.number(T):.2f}",
-                f"{contrast.number(DF):.2f}",
-                p_text(contrast.rows[T].p),
-                p_text(contrast.rows[RANKS].p),
+                f"{contrast.g:.2f}",
+                f"{contrast.t:.2f}",
+                f"{contrast.df:.2f}",
+                p_text(contrast.p),
+                p_text(contrast.p_by_ranks),
             ]
         difference = estimate_text(contrast.difference.estimate, signed(kind.form))
-        if contrast.is_tested and contrast.is_negligible(kind.step):
+        if contrast.is_tested and contrast.is_negligible:
             difference = PROSE.text("negligible_cell", kind=kind)
         table.append([row_name(contrast, pair), difference, *cells])
     return table
 
 
-def means_section(comparison: "Comparison", measures: Measures) -> Section:
+def means_section(results: StudyRows, kind: Kind) -> Section:
     """Returns the section with the means of measures and the standard deviations of persons."""
-    form = measures.kind.form
+    form = kind.form
     columns = [""]
-    for condition in comparison.study.observations.conditions:
+    for condition in results.study.observations.conditions:
         columns += [condition, f"SD, {condition}"]
     table = [columns]
-    means: dict[str, dict[str, Estimate]] = {}  # by name of the measure and condition
-    for name, title in measures.titles.items():
-        cells = [title]
-        means[title] = {}
-        for condition in comparison.study.observations.conditions:
-            rows = comparison.by_measure[MEANS, measures.columns[name], condition]
-            means[title][condition] = rows[MEAN].estimate
-            deviation = rows[SD].estimate
+    means: dict[str, dict[str, Estimate]] = {}  # by title of the measure and condition
+    for measure in results.study.measures[kind]:
+        cells = [measure.title]
+        means[measure.title] = {}
+        for condition in results.study.observations.conditions:
+            rows = results.by_measure[MEANS, measure.column, condition]
+            means[measure.title][condition] = rows[MEAN].estimate
             cells.append(estimate_text(rows[MEAN].estimate, form))
-            cells.append(estimate_text(deviation, form.removeprefix("+")))
+            cells.append(estimate_text(rows[SD].estimate, form.removeprefix("+")))
         table.append(cells)
     return Section(
         title="Means by condition",
         text=PROSE.text("means"),
         rows=table,
-        intervals=estimates_chart(means, form, measures.kind.phrase),
+        intervals=estimates_chart(means, form, kind.phrase),
     )
 
 
-def intraclass_section(comparison: "Comparison") -> Section:
+def intraclass_section(results: StudyRows) -> Section:
     """Returns the section with the ICC(1) of expressions."""
     form = ".2f"
-    kind = probability_kind(comparison.study.rest)
-    table = [["", *comparison.study.observations.conditions]]
+    kind = probability_kind(results.study.rest)
+    table = [["", *results.study.observations.conditions]]
     correlations: dict[str, dict[str, Estimate]] = {}  # by expression and condition
-    for row in comparison.select(set=INTRACLASS):
+    for row in results.select(set=INTRACLASS):
         label = row.part.removeprefix(kind.column(""))
         correlations.setdefault(label, {})[row.group] = row.estimate
     for label, by_condition in correlations.items():

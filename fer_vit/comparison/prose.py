@@ -4,7 +4,6 @@ and `methods.md.j2`.
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from fer_vit.comparison.episodes import (
     BEGUN_ELSEWHERE,
@@ -21,7 +20,7 @@ from fer_vit.comparison.rows import (
     PERSONS,
     PHOTOS,
     Contrast,
-    G,
+    StudyRows,
     T,
 )
 from fer_vit.comparison.study import Pair
@@ -33,9 +32,6 @@ from fer_vit.report.prose import MAX_NAMES, Prose
 from fer_vit.stats.persons import MIN_PERSONS
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, join_names, list_names
-
-if TYPE_CHECKING:
-    from fer_vit.comparison.results import Comparison
 
 MAX_SENTENCES = 10  # most clear differences of a kind that have a sentence
 PROSE = Prose("comparison")
@@ -51,25 +47,32 @@ EPISODE_LINES = {  # how conditions or clips cut episodes
 # ------------------------------------------------------------------------------------- sentences
 
 
-def describe_results(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
-    """Returns a sentence for each measure with a clear difference, and for each other pair.
+def describe_results(results: StudyRows) -> dict[str, list[str]]:
+    """Returns the results in words, and the reasons of missing tests, by title of a kind."""
+    sentences = {}
+    for kind in results.study.measures:
+        contrasts = results.main_contrasts(kind)
+        lines = describe_differences(kind, contrasts) + describe_missing(kind, contrasts)
+        sentences[kind.title] = lines
+    return sentences
 
-    Contrasts have the names of measures on pages.
-    """
+
+def describe_differences(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
+    """Returns a sentence for each measure with a clear difference, and for each other pair."""
     tested = [contrast for contrast in contrasts if contrast.is_tested]
-    negligible = [contrast for contrast in tested if contrast.is_negligible(kind.step)]
-    others = [contrast for contrast in tested if not contrast.is_negligible(kind.step)]
+    negligible = [contrast for contrast in tested if contrast.is_negligible]
+    others = [contrast for contrast in tested if not contrast.is_negligible]
     lines = describe_clear(kind, [contrast for contrast in others if contrast.is_clear])
-    for pair, names in names_by_pair(negligible).items():
-        compared = name_measures(kind, names)
+    for pair, titles in titles_by_pair(negligible).items():
+        compared = name_measures(kind, titles)
         lines.append(PROSE.text("negligible", kind=kind, pair=pair, compared=compared))
     unclear = [contrast for contrast in others if not contrast.is_clear]
-    for pair, names in names_by_pair(unclear).items():
+    for pair, titles in titles_by_pair(unclear).items():
         num_measures = len({contrast.measure for contrast in contrasts})
-        if len(names) == num_measures and num_measures > MAX_NAMES:
-            compared = f"any of the {len(names):,} measures"
+        if len(titles) == num_measures and num_measures > MAX_NAMES:
+            compared = f"any of the {len(titles):,} measures"
         else:
-            compared = name_measures(kind, names)
+            compared = name_measures(kind, titles)
         lines.append(PROSE.text("unclear", pair=pair, compared=compared))
     return lines
 
@@ -79,42 +82,42 @@ def describe_clear(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
 
     After `MAX_SENTENCES`, a line has the number of further measures.
     """
-    by_measure: dict[str, list[Contrast]] = {}
+    by_title: dict[str, list[Contrast]] = {}
     for contrast in contrasts:
-        by_measure.setdefault(contrast.measure, []).append(contrast)
+        by_title.setdefault(contrast.measure.title, []).append(contrast)
 
-    def effect(measure: str) -> float:
-        return max(abs(contrast.number(G)) for contrast in by_measure[measure])
+    def effect(title: str) -> float:
+        return max(abs(contrast.g) for contrast in by_title[title])
 
-    largest_first = sorted(by_measure, key=effect, reverse=True)
+    largest_first = sorted(by_title, key=effect, reverse=True)
     lines = []
-    for measure in largest_first[:MAX_SENTENCES]:
-        lines.append(PROSE.text("clear", kind=kind, measure=measure, contrasts=by_measure[measure]))
+    for title in largest_first[:MAX_SENTENCES]:
+        lines.append(PROSE.text("clear", kind=kind, title=title, contrasts=by_title[title]))
     if len(largest_first) > MAX_SENTENCES:
         lines.append(PROSE.text("more", number=len(largest_first) - MAX_SENTENCES))
     return lines
 
 
-def names_by_pair(contrasts: Sequence[Contrast]) -> dict[Pair, list[str]]:
-    """Returns the names of measures by pair of conditions."""
-    names: dict[Pair, list[str]] = {}
+def titles_by_pair(contrasts: Sequence[Contrast]) -> dict[Pair, list[str]]:
+    """Returns the titles of measures by pair of conditions."""
+    titles: dict[Pair, list[str]] = {}
     for contrast in contrasts:
-        names.setdefault(contrast.pair, []).append(contrast.measure)
-    return names
+        titles.setdefault(contrast.pair, []).append(contrast.measure.title)
+    return titles
 
 
-def name_measures(kind: Kind, names: Sequence[str]) -> str:
-    """Returns some measures of a kind in words; `names` are their names on pages.
+def name_measures(kind: Kind, titles: Sequence[str]) -> str:
+    """Returns some measures of a kind in words.
 
     Many movements are grouped by their first word, an area of the face: "brow (inner up, down
     left), mouth (smile left)".
     """
-    if len(names) <= MAX_NAMES or not kind.by_area:
-        return f"{kind.subject} {list_names(names, MAX_NAMES)}"
+    if len(titles) <= MAX_NAMES or not kind.by_area:
+        return f"{kind.subject} {list_names(titles, MAX_NAMES)}"
     areas: dict[str, list[str]] = {}
-    for name in names:
-        area, _, name_in_area = name.partition(" ")
-        areas.setdefault(area, []).append(name_in_area or area)
+    for title in titles:
+        area, _, title_in_area = title.partition(" ")
+        areas.setdefault(area, []).append(title_in_area or area)
     texts = []
     for area, in_area in areas.items():
         texts.append(f"{escaped(area)} ({list_names(in_area, len(in_area))})")
@@ -123,30 +126,30 @@ def name_measures(kind: Kind, names: Sequence[str]) -> str:
 
 def describe_missing(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
-    names: dict[tuple[Pair, str], list[str]] = {}
+    titles: dict[tuple[Pair, str], list[str]] = {}
     for contrast in contrasts:
         if not contrast.is_tested:
             key = (contrast.pair, contrast.difference.note)
-            names.setdefault(key, []).append(contrast.measure)
+            titles.setdefault(key, []).append(contrast.measure.title)
 
     lines = []
-    for (pair, reason), of_reason in names.items():
+    for (pair, reason), of_reason in titles.items():
         listed = list_names(of_reason, MAX_NAMES)
-        lines.append(PROSE.text("missing", kind=kind, names=listed, pair=pair, reason=reason))
+        lines.append(PROSE.text("missing", kind=kind, titles=listed, pair=pair, reason=reason))
     return lines
 
 
 # --------------------------------------------------------------------------------------- methods
 
 
-def describe_methods(comparison: "Comparison") -> list[str]:
+def describe_methods(results: StudyRows) -> list[str]:
     """Returns the methods for a paper, and a line for each kind of faces left out of all tests."""
-    study = comparison.study
+    study = results.study
     timed = [f"{label} {room:.2f} s" for label, room in study.rooms.items() if isfinite(room)]
     heads = []
-    for measures in study.measures:
-        if measures.kind.head:
-            heads.append(measures.kind.title[0].lower() + measures.kind.title[1:])
+    for kind in study.measures:
+        if kind.head:
+            heads.append(kind.title[0].lower() + kind.title[1:])
     methods = METHODS.text(
         "methods",
         study=study,
@@ -156,38 +159,38 @@ def describe_methods(comparison: "Comparison") -> list[str]:
         version=__version__,
         noun=study.noun,
         files=study.count_files(len({*study.observations.paths})),
-        conditions=_count_conditions(comparison),
-        within=_tested_pairs(comparison, paired=True),
-        between=_tested_pairs(comparison, paired=False),
+        conditions=_count_conditions(results),
+        within=_tested_pairs(results, paired=True),
+        between=_tested_pairs(results, paired=False),
         heads=list_names(heads, MAX_NAMES),
         smoothing=_smoothing(study.facts),
         timed=list_names(timed, MAX_NAMES),
         share_in_sight=SHARE_IN_SIGHT,
-        outcomes=list_names(study.outcomes, MAX_NAMES),
+        planned=list_names(study.planned, MAX_NAMES),
         datasets=join_names(study.model.datasets, "and") if study.model.datasets else "",
-        weak=sum(len(study.left_out(measures)) for measures in study.measures),
+        num_aside=sum(map(study.count_aside, study.measures.values())),
         weak_r=WEAK_R,
-        grid=comparison.courses.bin_seconds if comparison.courses else None,
+        grid=results.courses.bin_seconds if results.courses else None,
     )
-    return [methods, *_describe_left_out(comparison), *map(printable, study.notes)]
+    return [methods, *_describe_left_out(results), *map(printable, study.notes)]
 
 
-def _count_conditions(comparison: "Comparison") -> str:
+def _count_conditions(results: StudyRows) -> str:
     """Returns the conditions with their numbers of persons, and of photos or clips."""
     texts = []
-    for condition in comparison.study.observations.conditions:
-        numbers = comparison.by_measure[CONDITIONS, "", condition]
+    for condition in results.study.observations.conditions:
+        numbers = results.by_measure[CONDITIONS, "", condition]
         persons = counted(numbers[PERSONS].estimate.n, "person")
-        photos = comparison.study.count_files(numbers[PHOTOS].estimate.n)
+        photos = results.study.count_files(numbers[PHOTOS].estimate.n)
         texts.append(f"{condition} ({persons}, {photos})")
     return join_names(texts, "and")
 
 
-def _tested_pairs(comparison: "Comparison", paired: bool) -> str:
+def _tested_pairs(results: StudyRows, paired: bool) -> str:
     """Returns the pairs of conditions with tests of a design, and their numbers of persons."""
-    tested = {row.group for row in comparison.rows if row.measure == T}
+    tested = {row.group for row in results.rows if row.measure == T}
     texts = []
-    for pair, design in comparison.study.designs.items():
+    for pair, design in results.study.designs.items():
         if design.paired == paired and pair.name in tested:
             persons = counted(int(design.persons.sum()), "person")
             texts.append(f"{pair.second} with {pair.first} ({persons})")
@@ -201,22 +204,22 @@ def _smoothing(facts: Mapping[str, str]) -> str:
     return RECORDED.describe(facts.get("smooth", f"{PhotoOptions.smooth:g}"))
 
 
-def _describe_left_out(comparison: "Comparison") -> list[str]:
+def _describe_left_out(results: StudyRows) -> list[str]:
     """Returns a line for each kind of persons, faces and episodes that are left out."""
-    study = comparison.study
+    study = results.study
     few = []
     without_intraclass = []
     for condition in study.observations.conditions:
-        persons = comparison.by_measure[CONDITIONS, "", condition][PERSONS].estimate.n
+        persons = results.by_measure[CONDITIONS, "", condition][PERSONS].estimate.n
         if persons < MIN_PERSONS:
             few.append(f"{condition} ({persons})")
-        correlations = comparison.select(set=INTRACLASS, group=condition)
+        correlations = results.select(set=INTRACLASS, group=condition)
         if correlations and all(row.estimate.mean is None for row in correlations):
             without_intraclass.append(condition)
 
     episodes = {}  # texts by the beginning of a line
     for name, line in EPISODE_LINES.items():
-        rows = comparison.select(set=EPISODES, measure=name)
+        rows = results.select(set=EPISODES, measure=name)
         if any(row.estimate.n for row in rows):
             texts = [f"{row.estimate.n:,} of {row.group}" for row in rows]
             episodes[line] = ", ".join(texts)

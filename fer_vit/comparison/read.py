@@ -4,7 +4,7 @@ N rows of the table, M measured faces, O photos or clips.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,9 +21,11 @@ from fer_vit.comparison.episodes import (
     measure_episodes,
 )
 from fer_vit.comparison.measures import (
-    Measures,
-    average_faces,
+    Kind,
+    Measure,
+    change_from_rest,
     clip_seconds,
+    make_measures,
     measure_faces,
 )
 from fer_vit.comparison.origin import find_model
@@ -32,6 +34,7 @@ from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.stats.means import average
 from fer_vit.stats.series import Rest, RestInClips
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.groups import describe_groups
@@ -119,31 +122,42 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     seconds = clip_seconds(faces)  # (N,)
     selected = _select_faces(faces, assigned, seconds, plan)
     used = selected.used
-    measured = faces.take(used)
-    observations, of_face = _observe(measured, plan)
+    observations, of_face = _observe(faces, used, plan)
     pairs = _pair_conditions(observations.conditions, plan)
-
     model = find_model(faces)
-    weak = model.outputs.weak_columns
-    measures = []
-    for kind, values in measure_faces(faces, measured, used, selected.resting):
-        means = average_faces(kind, values, of_face, len(observations.paths))
-        names = [name for name, outcome in means.outcomes.items() if outcome in weak]
-        measures.append(replace(means, weak=frozenset(names)))
-    followed = Followed([], {}, {})
+
+    of_observations: dict[Kind, dict[str, Array]] = {}
+    for kind, of_faces in measure_faces(faces):
+        of_kind = {}
+        for name, values in of_faces.items():  # (N,)
+            if selected.resting and kind.from_rest:
+                values = selected.resting.change(values, kind.period)
+            if kind.head and not np.isfinite(values[used]).any():
+                continue  # the output is unknown
+            of_kind[name] = average(values[used], of_face, len(observations.paths), kind.period)
+        if plan.rest and kind.from_rest:
+            kind = change_from_rest(kind, plan.rest)
+        if of_kind:
+            of_observations[kind] = of_kind
+    followed = Followed({}, {}, {})
     if SMOOTHED_LABEL in faces.columns:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
         of_row[used] = of_face
         followed = _follow(follow_faces(faces, plan.person), of_row, faces.labels, observations)
-    all_measures = [*measures, *followed.measures]
-    outcomes = find_outcomes(all_measures, plan.planned)
+    of_observations |= followed.measures
+
+    weak = model.outputs.weak_columns
+    measures = {}
+    for kind, values_by_name in of_observations.items():
+        measures[kind] = make_measures(kind, values_by_name, weak)
+    planned = find_planned(measures, plan.planned)
     return Study(
         observations=observations,
         labels=faces.labels,
         pairs=pairs,
-        measures=choose_measures(all_measures, outcomes),
+        measures=choose_measures(measures, planned),
         faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
-        outcomes=outcomes,
+        planned=planned,
         model=model,
         rest=plan.rest,
         without_rest=selected.without_rest,
@@ -152,35 +166,42 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         episodes=followed.counts,
         rooms=followed.rooms,
         facts=faces.facts,
-        notes=(*faces.notes, *_note_several(measured, plan.person)),
+        notes=(*faces.notes, *_note_several(faces, used, plan)),
     )
 
 
-def find_outcomes(measures: Sequence[Measures], planned: Sequence[str]) -> tuple[str, ...]:
+def find_planned(
+    measures: Mapping[Kind, Sequence[Measure]], names: Sequence[str]
+) -> tuple[str, ...]:
     """Returns the outcomes with the planned names, each once.
 
     Raises FerVitError for an outcome that the table does not have.
     """
     known: dict[str, str] = {}  # outcomes by their own names, and by the columns of measures.csv
-    for of_kind in measures:
-        for name, outcome in of_kind.outcomes.items():
-            known[outcome] = outcome
-            known[of_kind.columns[name]] = outcome
-    for outcome in planned:
-        if outcome not in known:
+    for of_kind in measures.values():
+        for measure in of_kind:
+            known[measure.outcome] = measure.outcome
+            known[measure.column] = measure.outcome
+    for name in names:
+        if name not in known:
             raise FerVitError(
-                f"Expected `--outcomes` among the measures of the table, but got {short(outcome)}."
-                f"{suggest(outcome, known)} It has {known_names(outcome, known)}."
+                f"Expected `--outcomes` among the measures of the table, but got {short(name)}."
+                f"{suggest(name, known)} It has {known_names(name, known)}."
             )
-    return tuple(dict.fromkeys(known[outcome] for outcome in planned))
+    return tuple(dict.fromkeys(known[name] for name in names))
 
 
-def choose_measures(measures: Sequence[Measures], outcomes: Sequence[str]) -> list[Measures]:
+def choose_measures(
+    measures: Mapping[Kind, list[Measure]], planned: Sequence[str]
+) -> dict[Kind, list[Measure]]:
     """Returns the measures of planned outcomes; all measures if none is planned."""
-    if not outcomes:
-        return [*measures]
-    chosen = [of_kind.select(outcomes) for of_kind in measures]
-    return [of_kind for of_kind in chosen if of_kind.values]
+    chosen = {}
+    for kind, of_kind in measures.items():
+        if planned:
+            of_kind = [measure for measure in of_kind if measure.outcome in planned]
+        if of_kind:
+            chosen[kind] = of_kind
+    return chosen
 
 
 # --------------------------------------------------------------------------- the faces that count
@@ -262,14 +283,14 @@ def _count_without_face(faces: Labelled, seconds: Array, plan: Plan) -> dict[str
     return dict(Counter(str(cell) for cell in faces.columns[plan.by][empty]))
 
 
-def _note_several(measured: Labelled, person: str) -> list[str]:
+def _note_several(faces: Labelled, used: Mask, plan: Plan) -> list[str]:
     """Returns a line if several faces of a photo or frame belong to one person.
 
     Some of these faces may be other people's.
     """
-    moments = measured.moments
-    persons = measured.columns[person]
-    counts = Counter(zip(measured.paths, moments, persons, strict=True))
+    persons = faces.columns[plan.person]
+    moments = faces.moments
+    counts = Counter(zip(faces.paths[used], moments[used], persons[used], strict=True))
     several = [path for (path, _, _), count in counts.items() if count > 1]
     if not several:
         return []
@@ -282,16 +303,18 @@ def _note_several(measured: Labelled, person: str) -> list[str]:
 # ---------------------------------------------------------------------------------- observations
 
 
-def _observe(measured: Labelled, plan: Plan) -> tuple[Observations, IntArray]:
-    """Groups the faces to measure by person, condition, and photo or clip.
+def _observe(faces: Labelled, used: Mask, plan: Plan) -> tuple[Observations, IntArray]:
+    """Groups the faces in a mask (N,) by person, condition, and photo or clip.
 
     Returns the observations, and the index of each face's observation (M,).
     """
-    conditions = _condition_names(measured.columns[plan.by], plan)
+    condition_names = faces.columns[plan.by][used].astype(str)
+    person_names = faces.columns[plan.person][used].astype(str)
+    conditions = _order_conditions(np.unique(condition_names).tolist(), plan)
     order = {name: index for index, name in enumerate(conditions)}
-    condition = np.array([order[str(cell)] for cell in measured.columns[plan.by]])  # (M,)
-    persons, person = np.unique(measured.columns[plan.person].astype(str), return_inverse=True)
-    paths, path = np.unique(measured.paths.astype(str), return_inverse=True)
+    condition = np.array([order[name] for name in condition_names])  # (M,)
+    persons, person = np.unique(person_names, return_inverse=True)
+    paths, path = np.unique(faces.paths[used].astype(str), return_inverse=True)
     keys = np.column_stack([person, condition, path])  # (M, 3)
     observed, of_face, face_counts = np.unique(
         keys, axis=0, return_inverse=True, return_counts=True
@@ -307,10 +330,9 @@ def _observe(measured: Labelled, plan: Plan) -> tuple[Observations, IntArray]:
     return observations, of_face
 
 
-def _condition_names(cells: Iterable[object], plan: Plan) -> list[str]:
-    """Returns the conditions in a column in order, the baseline first."""
+def _order_conditions(names: list[str], plan: Plan) -> list[str]:
+    """Returns the sorted names of conditions with the baseline first; checks their number."""
     baseline = plan.baseline
-    names = sorted({str(cell) for cell in cells})
     unknown_baseline = baseline is not None and baseline not in names
     if len(names) < 2 or unknown_baseline:
         expected = "two or more conditions"
@@ -351,7 +373,7 @@ def _pair_conditions(names: Iterable[str], plan: Plan) -> list[Pair]:
 class Followed(NamedTuple):
     """What episodes of faces add to a study; see `Study`."""
 
-    measures: list[Measures]
+    measures: dict[Kind, dict[str, Array]]  # values (O,) by name
     counts: dict[str, dict[str, int]]
     rooms: dict[str, float]
 

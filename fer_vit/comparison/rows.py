@@ -6,11 +6,13 @@ group is a condition, or a pair of conditions as `film - rest`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from fer_vit.comparison.study import Pair
+from fer_vit.comparison.measures import Kind, Measure
+from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.persons import Difference
-from fer_vit.stats.results import Row
+from fer_vit.stats.results import Results, Row
 
 ALPHA = 0.05  # a difference with a corrected p below `ALPHA` is clear
 
@@ -47,9 +49,9 @@ PAIRED = "paired"  # the note of a t test of the same persons
 WELCH = "Welch"  # the note of a t test of different persons
 
 
-def count_row(set: str, group: str, measure: str, count: int) -> Row:
-    """Returns the row of a number of a condition."""
-    return Row("", set, group, measure, Estimate(float(count), n=count))
+def count_row(counted: str, condition: str, measure: str, count: int) -> Row:
+    """Returns the row of a number of a condition; `counted` is `CONDITIONS` or `EPISODES`."""
+    return Row("", counted, condition, measure, Estimate(float(count), n=count))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +59,24 @@ class Contrast:
     """A measure in two conditions, the second minus the first: the rows of its test.
 
     Attributes:
-        measure: The name of the measure: in results.json, or on pages.
+        measure: The measure.
         pair: The conditions.
         rows: The rows by their measures.
     """
 
-    measure: str
+    measure: Measure
     pair: Pair
     rows: Mapping[str, Row]
 
     @property
     def name(self) -> str:
-        """The name in tables and JSON."""
-        return f"{self.measure}: {self.pair.name}"
+        """The name in JSON."""
+        return f"{self.measure.name}: {self.pair.name}"
+
+    @property
+    def title(self) -> str:
+        """The name on pages."""
+        return f"{self.measure.title}: {self.pair.name}"
 
     @property
     def difference(self) -> Row:
@@ -91,15 +98,16 @@ class Contrast:
         """Whether the same persons are compared."""
         return self.rows[T].note == PAIRED
 
-    def is_negligible(self, step: float) -> bool:
-        """Whether the interval of the difference lies within a step from 0."""
-        difference = self.directed
-        return -step < difference.low and difference.high < step
+    @property
+    def is_negligible(self) -> bool:
+        """Whether the interval of the difference lies within the last digit from 0."""
+        step = self.measure.kind.step
+        return -step < self.directed.low and self.directed.high < step
 
     @property
     def is_higher(self) -> bool:
         """Whether the measure is higher in the second condition."""
-        return self.number(DIFFERENCE) > 0
+        return self._number(DIFFERENCE) > 0
 
     @property
     def directed(self) -> Difference:
@@ -110,8 +118,86 @@ class Contrast:
             return difference
         return Difference(-difference.mean, -difference.high, -difference.low, difference.n)
 
-    def number(self, measure: str) -> float:
-        """Returns a number of the test, such as `T` or the number of persons `FIRST`."""
+    @property
+    def t(self) -> float:
+        """The statistic of the t test."""
+        return self._number(T)
+
+    @property
+    def df(self) -> float:
+        """The degrees of freedom of t."""
+        return self._number(DF)
+
+    @property
+    def g(self) -> float:
+        """Hedges' g."""
+        return self._number(G)
+
+    @property
+    def p(self) -> float | None:
+        """The p of t without correction."""
+        return self.rows[T].p
+
+    @property
+    def p_by_ranks(self) -> float | None:
+        """The p of the rank test."""
+        return self.rows[RANKS].p
+
+    @property
+    def num_first(self) -> int:
+        """The number of persons in the first condition."""
+        return int(self._number(FIRST))
+
+    @property
+    def num_second(self) -> int:
+        """The number of persons in the second condition."""
+        return int(self._number(SECOND))
+
+    def _number(self, measure: str) -> float:
         mean = self.rows[measure].estimate.mean
         assert mean is not None
         return mean
+
+
+@dataclass(frozen=True, eq=False)
+class StudyRows(Results):
+    """The rows of a study: what texts, charts, tables and figures are made from."""
+
+    study: Study
+    courses: Courses | None = None  # None: not requested
+
+    @cached_property
+    def by_measure(self) -> dict[tuple[str, str, str], dict[str, Row]]:
+        """The rows of each set, part and group, by measure."""
+        found: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in self.rows:
+            found.setdefault((row.set, row.part, row.group), {})[row.measure] = row
+        return found
+
+    def contrasts(self, kind: Kind) -> list[Contrast]:
+        """Returns the contrasts of a kind of measures."""
+        contrasts = []
+        for measure in self.study.measures[kind]:
+            for pair in self.study.pairs:
+                rows = self.by_measure[DIFFERENCES, measure.column, pair.name]
+                contrasts.append(Contrast(measure, pair, rows))
+        return contrasts
+
+    def main_contrasts(self, kind: Kind) -> list[Contrast]:
+        """Returns the contrasts of a kind without weak measures that were not planned."""
+        return [each for each in self.contrasts(kind) if not self.study.is_aside(each.measure)]
+
+    def drawn_contrasts(self, kind: Kind) -> list[Contrast]:
+        """Returns the main contrasts with a test, without differences below the last digit."""
+        main = self.main_contrasts(kind)
+        return [each for each in main if each.is_tested and not each.is_negligible]
+
+    def family_size(self, kind: Kind) -> int:
+        """Returns the number of tests for which p is corrected; 0 if the kind has no test."""
+        tested = self._count_tested(kind)
+        if not tested or not self.study.planned:
+            return tested
+        return sum(map(self._count_tested, self.study.measures))
+
+    def _count_tested(self, kind: Kind) -> int:
+        return sum(contrast.is_tested for contrast in self.main_contrasts(kind))

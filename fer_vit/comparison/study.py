@@ -3,17 +3,17 @@
 P persons, C conditions, O photos or clips, T bins of time, L expressions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from fer_vit.comparison.measures import Kind, Measures
+from fer_vit.comparison.measures import Kind, Measure
 from fer_vit.comparison.origin import TableModel
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.means import average
 from fer_vit.stats.series import Rest
 from fer_vit.wording import counted
 
@@ -65,10 +65,10 @@ class Study:
         observations: The photos and clips.
         labels: The L expressions.
         pairs: The pairs of conditions to compare.
-        measures: The measures of each observation by kind: those of planned outcomes, or all.
+        measures: The measures by kind: those of planned outcomes, or all.
         faces: The measured faces.
         model: The model that made the table.
-        outcomes: The planned outcomes, whose tests are corrected together; empty: none is planned,
+        planned: The planned outcomes, whose tests are corrected together; empty: none is planned,
             and the tests of each kind are corrected together.
         rest: The interval whose mean was subtracted; None: nothing was subtracted.
         without_rest: The photos and clips without a face in this interval.
@@ -85,10 +85,10 @@ class Study:
     observations: Observations
     labels: list[str]
     pairs: list[Pair]
-    measures: list[Measures]
+    measures: Mapping[Kind, list[Measure]]
     faces: MeasuredFaces
     model: TableModel
-    outcomes: tuple[str, ...] = ()
+    planned: tuple[str, ...] = ()
     rest: Rest | None = None
     without_rest: tuple[str, ...] = ()
     unassigned_faces: int = 0
@@ -124,23 +124,21 @@ class Study:
             members[name] = self.observations.condition == index
         return members
 
-    def left_out(self, measures: Measures) -> frozenset[str]:
-        """Returns the names of weak measures that were not planned: p is not corrected for them."""
-        return frozenset() if self.outcomes else measures.weak
+    def is_aside(self, measure: Measure) -> bool:
+        """Whether a measure has no corrected p and no sentence: it is weak and was not planned."""
+        return measure.weak and not self.planned
 
-    def person_means(self, values: Array, kind: Kind) -> dict[str, Array]:
-        """Returns the mean of values (O,) over each person (P,), by condition; NaN if missing.
+    def count_aside(self, measures: Iterable[Measure]) -> int:
+        """Returns the number of measures with `is_aside`."""
+        return sum(map(self.is_aside, measures))
 
-        Values with a period are averaged as directions.
-        """
+    def person_means(self, measure: Measure) -> dict[str, Array]:
+        """Returns the mean of a measure over each person (P,), by condition; NaN if missing."""
         conditions = self.observations.conditions
         persons = len(self.observations.persons)
         group = self.observations.condition * persons + self.observations.person  # (O,)
         groups = len(conditions) * persons
-        if kind.period is None:
-            means = average(values, group, groups)
-        else:
-            means = average_directions(values, group, groups, kind.period)
+        means = average(measure.values, group, groups, measure.kind.period)
         return dict(zip(conditions, means.reshape(-1, persons), strict=True))
 
     @cached_property

@@ -50,9 +50,9 @@ def measure_table(study: Study) -> PageTable:
     A comparison uses the means of these rows by person and condition.
     """
     values: dict[str, list[float]] = {}  # O numbers by column
-    for measures in study.measures:
-        for name, column in measures.columns.items():
-            values[column] = measures.values[name].tolist()
+    for measures in study.measures.values():
+        for measure in measures:
+            values[measure.column] = measure.values.tolist()
     columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(values, float)
 
     rows = []

@@ -33,7 +33,7 @@ from fer_vit.heads import EXPRESSION, HEADS, HeadOutputs, output_titles
 from fer_vit.report.intervals import IntervalChart, interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.prose import Prose
-from fer_vit.report.results_page import ResultsPage, Section
+from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.bootstrap import MIN_UNITS
 from fer_vit.stats.estimate import NO_RESULT, estimate_text
 from fer_vit.stats.measures import MEASURES
@@ -53,10 +53,10 @@ SET_TITLES = {  # the rows of the table of scores
 }
 
 
-def evaluation_page(evaluation: EvaluationRows) -> ResultsPage:
+def evaluation_page(evaluation: EvaluationRows) -> Page:
     """Returns the page; with labels, it has the faces to look at."""
     counts = {name: f"{count:,}" for name, count in evaluation.counts.items()}
-    page = ResultsPage(
+    page = Page(
         title="How good the predictions are",
         heading="Evaluation",
         generator="fer-vit evaluate",
@@ -65,13 +65,13 @@ def evaluation_page(evaluation: EvaluationRows) -> ResultsPage:
     )
     if evaluation.confusion is None:
         return page
-    cards, left_out = choose_cards(evaluation)
+    cards, without_card = choose_cards(evaluation)
     return page._replace(
         note=LABELS_NOTE,
         labels=evaluation.faces.labels,
         confusion=evaluation.confusion,
         cards=cards,
-        left_out=left_out,
+        without_card=without_card,
     )
 
 

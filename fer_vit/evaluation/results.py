@@ -5,7 +5,7 @@ from typing import Any
 
 from fer_vit.evaluation.page import evaluation_page
 from fer_vit.evaluation.sets import EvaluationRows, keys, value
-from fer_vit.report.results_page import write_files
+from fer_vit.report.results_page import page_text, write_page
 from fer_vit.stats.results import nest
 
 
@@ -34,5 +34,5 @@ class Evaluation(EvaluationRows):
         `overwrite` is whether to replace results that another process has written meanwhile.
         """
         page = evaluation_page(self)
-        text, written = write_files(Path(folder), page, self.to_dict(), overwrite=overwrite)
-        return f"{text}\n{written}"
+        paths = write_page(Path(folder), page, self.to_dict(), overwrite=overwrite)
+        return f"{page_text(page)}\nWritten to {folder}: {', '.join(path.name for path in paths)}"

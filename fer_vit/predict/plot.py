@@ -104,12 +104,11 @@ def finish_figure(figure: Any, file: str | Path | None) -> Pil.Image:
     from fer_vit.report import rendering  # not at the top: matplotlib takes a second to load
 
     if file is not None:
-        suffix = Path(file).suffix
-        if suffix not in PLOT_SUFFIXES:
+        if Path(file).suffix not in PLOT_SUFFIXES:
             suffixes = ", ".join(PLOT_SUFFIXES)
             raise FerVitError(f"Expected a file that ends in {suffixes}, but got {file}.")
         with atomic_write(Path(file)) as new_file:
-            rendering.save_figure(figure, new_file, suffix)
+            rendering.save_figure(figure, new_file)
     return Pil.fromarray(rendering.rasterize(figure))
 
 

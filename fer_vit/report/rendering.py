@@ -57,11 +57,11 @@ def rasterize(figure: Figure) -> Image:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]
 
 
-def save_figure(figure: Figure, path: Path, suffix: str) -> None:
-    """Saves a figure in the format of a suffix, which a scratch file at `path` may lack.
+def save_figure(figure: Figure, path: Path) -> None:
+    """Saves a figure in the format of the path's suffix.
 
     Text stays text in SVG, and PDF embeds its fonts.
     """
     choose_fonts(figure)
     with _drawing({"svg.fonttype": "none", "pdf.fonttype": 42}):  # 42: TrueType
-        figure.savefig(path, format=suffix.removeprefix("."))
+        figure.savefig(path)

@@ -1,7 +1,7 @@
 """The parts of the page that `evaluate` and `compare` write, and its files."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ class PageTable(NamedTuple):
     """The content of a table file in the folder of the page."""
 
     columns: dict[str, type]  # the type of each column by name, in order
-    rows: Sequence[Mapping[str, Any]]
+    rows: Iterable[Mapping[str, Any]]
 
 
 class Card(NamedTuple):
@@ -59,7 +59,7 @@ class Card(NamedTuple):
     lines: Sequence[str]  # further lines of text
 
 
-class ResultsPage(NamedTuple):
+class Page(NamedTuple):
     """The content of a page and of its Markdown file."""
 
     title: str
@@ -71,18 +71,18 @@ class ResultsPage(NamedTuple):
     labels: Sequence[str] = ()  # the classes of the confusion matrix (C)
     confusion: IntArray | None = None  # faces by label and prediction (C, C); None: no labels
     cards: Sequence[Card] = ()  # faces to look at
-    left_out: int = 0  # number of faces to look at that have no card
+    without_card: int = 0  # number of faces to look at that have no card
 
 
-def write_files(
+def write_page(
     folder: Path,
-    page: ResultsPage,
+    page: Page,
     results: Mapping[str, Any],
     tables: Mapping[str, PageTable] | None = None,
     overwrite: bool = True,
     draw: Callable[[Path], None] | None = None,
-) -> tuple[str, str]:
-    """Writes a page, its Markdown and its JSON to a folder, atomically.
+) -> list[Path]:
+    """Writes a page, its Markdown and its JSON to a folder, atomically; returns their paths.
 
     Args:
         folder: The folder.
@@ -91,9 +91,6 @@ def write_files(
         tables: Further files, by file name.
         overwrite: Whether to replace results that another process has written in the meantime.
         draw: Writes figures into the folder that it is called with, `FIGURES`.
-
-    Returns:
-        The Markdown, and a line with the names of the files.
     """
     counts: Counter[str] = Counter()
     for card in page.cards:
@@ -103,22 +100,15 @@ def write_files(
         if counts[kind] or kind == "mistake":  # the page also shows that there are 0 mistakes
             kinds[kind] = name
 
-    # Only Markdown needs the matrix as a table: the page draws the matrix.
-    sections = list(page.sections)
-    shown: list[int] = []  # indices of the labels that occur
-    if page.confusion is not None:
-        sections.append(confusion_section(page.confusion, page.labels))
-        shown = occurring(page.confusion)
-    facts = {fact_title(name): fact for name, fact in page.facts.items()}
-    text = _page_as_markdown(page.heading, facts, page.note, sections)
     tables = tables or {}
     with atomic_write(folder, overwrite=overwrite) as new:
         new.mkdir()
-        (new / "results.md").write_text(text, encoding="utf-8")
+        (new / "results.md").write_text(page_text(page), encoding="utf-8")
         (new / "results.json").write_text(json_text(results, indent=2) + "\n", encoding="utf-8")
         for name, table in tables.items():
             with TableWriter(new / name, table.columns) as file:
-                file.write(table.rows)
+                for row in table.rows:
+                    file.write([row])
         if draw is not None:
             (new / FIGURES).mkdir()
             draw(new / FIGURES)
@@ -127,19 +117,14 @@ def write_files(
             "evaluation",
             title=page.title,
             generator=page.generator,
-            facts=facts,
-            note=page.note,
-            sections=page.sections,
-            labels=page.labels,
-            confusion=page.confusion,
-            occurring=shown,
-            cards=page.cards,
+            page=page,
+            facts=titled_facts(page),
+            occurring=[] if page.confusion is None else occurring(page.confusion),
             counts=counts,
             kinds=kinds,
-            left_out=page.left_out,
         )
     names = [*RESULTS_FILES, *tables, *([FIGURES] if draw else [])]
-    return text, f"Written to {folder}: {', '.join(names)}"
+    return [folder / name for name in names]
 
 
 FACT_TITLES = {  # titles of facts whose names are columns or options
@@ -151,21 +136,24 @@ FACT_TITLES = {  # titles of facts whose names are columns or options
 }
 
 
-def fact_title(name: str) -> str:
-    """Returns the title of a fact in words."""
-    return FACT_TITLES.get(name, name.replace("_", " "))
+def titled_facts(page: Page) -> dict[str, str]:
+    """Returns the facts of a page by their titles in words."""
+    facts = {}
+    for name, fact in page.facts.items():
+        facts[FACT_TITLES.get(name, name.replace("_", " "))] = fact
+    return facts
 
 
-def _page_as_markdown(
-    heading: str, facts: Mapping[str, str], note: str, sections: Sequence[Section]
-) -> str:
-    """Returns facts, a note and sections as Markdown."""
-    lines = [f"{name}: {printable(fact)}  " for name, fact in facts.items()]
-    blocks = [f"# {heading}", "\n".join(lines), note]
-    for section in sections:
+def page_text(page: Page) -> str:
+    """Returns a page as Markdown: its facts, note and sections, and a table of its confusion."""
+    lines = [f"{name}: {printable(fact)}  " for name, fact in titled_facts(page).items()]
+    blocks = [f"# {page.heading}", "\n".join(lines), page.note]
+    for section in page.sections:
         blocks += _section_blocks(section, "##")
         for further in section.more:
             blocks += _section_blocks(further, "###")
+    if page.confusion is not None:
+        blocks += _section_blocks(confusion_section(page.confusion, page.labels), "##")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from fer_vit.angles import values_near
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, IntArray, Mask
-from fer_vit.stats.means import average, average_directions
+from fer_vit.stats.means import average
 from fer_vit.stats.persons import MIN_PERSONS
 from fer_vit.times import TIME_FORMS, read_seconds
 
@@ -73,30 +73,18 @@ class RestInClips(NamedTuple):
         """The number of clips."""
         return int(self.clip.max(initial=-1)) + 1
 
-    def change(self, values: Array) -> Array:
-        """Returns values (N, C) minus their mean over the interval of rest in the same clip.
+    def change(self, values: Array, period: float | None = None) -> Array:
+        """Returns values (N, ...) minus their mean over the interval of rest in the same clip.
 
-        A value is NaN if it is in no clip, or its clip has no value in the interval.
+        A value is NaN if it is in no clip, or its clip has no value in the interval. Values (N,)
+        with a period change the shorter way: 179 and -179 degrees are 2 degrees apart.
         """
-        resting = self.in_clip & self.rest.contains(self.seconds) & np.isfinite(values).all(1)
-        means = average(values[resting], self.clip[resting], self.num_clips)  # (clips, C)
+        resting = self.in_clip & self.rest.contains(self.seconds)
+        means = average(values[resting], self.clip[resting], self.num_clips, period)
         changes = np.full(values.shape, np.nan)
         changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]
-        return changes
-
-    def change_output(self, values: Array, period: float | None) -> Array:
-        """Returns the change from rest of an output (N,), which may be periodic; see `change`.
-
-        Periodic values change the shorter way: 179 and -179 degrees are 2 degrees apart.
-        """
         if period is None:
-            return self.change(values[:, None])[:, 0]
-        resting = self.in_clip & self.rest.contains(self.seconds)
-        means = average_directions(
-            values[resting], self.clip[resting], self.num_clips, period
-        )  # (clips,)
-        changes = np.full(len(values), np.nan)
-        changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]
+            return changes
         return values_near(changes, np.zeros(len(changes)), period)
 
 

@@ -74,4 +74,4 @@ def save_figures(
     (folder / "figures").mkdir(exist_ok=True)
     for name, figure in figures.items():
         path = folder / "figures" / f"{number:06d}-{name}.{options.kind}"
-        save_figure(figure, path, path.suffix)
+        save_figure(figure, path)

@@ -140,7 +140,7 @@ def test_a_setting_of_matplotlib_that_another_thread_changes_meanwhile_stays(
 
     monkeypatch.setattr(*drawing, draw_and_change)
     figure = Figure()
-    save_figure(figure, tmp_path / "a.svg", ".svg")
+    save_figure(figure, tmp_path / "a.svg")
     rasterize(figure)
     assert dict(matplotlib.rcParams) == settings | {"lines.linewidth": 7.0}
 

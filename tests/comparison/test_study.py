@@ -14,7 +14,8 @@ from scipy.stats import t, ttest_ind, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
 from fer_vit.comparison.contrasts import compare_conditions
-from fer_vit.comparison.measures import PROBABILITIES, SHARES, Measures
+from fer_vit.comparison.episodes import TRANSITIONS
+from fer_vit.comparison.measures import SHARES, Kind, Measure
 from fer_vit.comparison.page import clearness
 from fer_vit.comparison.read import Plan, read_study
 from fer_vit.comparison.results import Comparison
@@ -40,10 +41,21 @@ def study(
     return read_study(path, Plan("condition", "subject", baseline, outcomes, rest))
 
 
-def contrasts(comparison: Comparison, measures: Measures) -> dict[str, Contrast]:
-    """The contrasts of two conditions by measure."""
-    names = {name: name for name in measures.values}
-    return {contrast.measure: contrast for contrast in comparison.contrasts(measures, names)}
+def contrasts(comparison: Comparison, kind: Kind) -> dict[str, Contrast]:
+    """The contrasts of two conditions by name of the measure."""
+    return {contrast.measure.name: contrast for contrast in comparison.contrasts(kind)}
+
+
+def measured(compared: Study, column: str) -> Measure:
+    """The measure with a column in measures.csv."""
+    columns = {}
+    for measures in compared.measures.values():
+        columns |= {measure.column: measure for measure in measures}
+    return columns[column]
+
+
+def titles(compared: Study) -> list[str]:
+    return [kind.title for kind in compared.measures]
 
 
 def counted(compared: Study, condition: str) -> dict[str, int]:
@@ -101,14 +113,12 @@ def test_photos_are_averaged_by_person_and_condition(
     table = photos(rng)
     compared = study(table, tmp_path, baseline="rest")
     assert [*compared.members] == ["rest", "film"]
-    titles = [measures.kind.title for measures in compared.measures]
-    assert titles == ["Mean probability", "Share of faces with the label"]
+    assert titles(compared) == ["Mean probability", "Share of faces with the label"]
     table["named"] = np.where(table["label"].isna(), np.nan, table["label"] == "happy")
     by_photo = table.groupby(["subject", "condition", "path"])[["p_happy", "named"]].mean()
-    for measures, column in zip(compared.measures, ("p_happy", "named"), strict=True):
+    for column, measure in (("p_happy", "p_happy"), ("named", "share_happy")):
         expected = by_photo[column].groupby(["subject", "condition"]).mean().unstack()
-        values = measures.values["happy"]
-        for condition, means in compared.person_means(values, measures.kind).items():
+        for condition, means in compared.person_means(measured(compared, measure)).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     expected = {"persons": 9, "photos or clips": 18, "faces": 36, "without a face": 0}
     assert counted(compared, "film") == expected
@@ -187,16 +197,15 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
         [clip("a1.mp4", "cchh-hcccccc", "rest"), clip("a2.mp4", "hhcc", "film"), *others]
     )
     compared = study(table, tmp_path)
-    measures = {measures.kind.title: measures for measures in compared.measures}
+    kinds = {kind.title: measures for kind, measures in compared.measures.items()}
 
     def of_a(title: str) -> list[list[float]]:
         """The values of the first person: a list for each condition,
         with a number for each measure.
         """
-        kind = measures[title].kind
         numbers = []
-        for values in measures[title].values.values():
-            by_condition = compared.person_means(values, kind)
+        for measure in kinds[title]:
+            by_condition = compared.person_means(measure)
             numbers.append([of_persons[0] for of_persons in by_condition.values()])
         return np.transpose(numbers).tolist()
 
@@ -205,7 +214,8 @@ def test_episodes_and_transitions_of_clips(tmp_path: Path) -> None:
     # whose face is followed for 2.25 s of the rest.
     assert np.isnan(of_a("Seconds per episode")).all()
     assert of_a("Episodes per minute") == [[80, 0], pytest.approx([60 / 2.25, 60 / 2.25])]
-    assert list(measures["Transitions per minute"].values) == ["calm to happy", "happy to calm"]
+    transitions = [measure.name for measure in kinds["Transitions per minute"]]
+    assert transitions == ["calm to happy", "happy to calm"]
     assert of_a("Transitions per minute") == [[0, 80], pytest.approx([60 / 2.25, 60 / 2.25])]
 
 
@@ -216,19 +226,19 @@ def test_frames_below_the_least_confidence_count_in_no_duration(tmp_path: Path) 
     rest.loc[low, ["smoothed_calm", "smoothed_happy"]] = (0.55, 0.45)
     rest.loc[low, "label_smoothed"] = None
     compared = study(pd.concat([rest, clip("a2.mp4", "hhcc", "film")]), tmp_path)
-    kinds = {measures.kind.title: measures.values for measures in compared.measures}
-    seconds = kinds["Seconds per episode"]
-    assert seconds["happy"] == pytest.approx([np.nan, 0.5], nan_ok=True)  # film, rest
-    assert kinds["Episodes per minute"]["happy"] == pytest.approx([0, 2 * 60 / 1.75])
-    assert [*kinds["Transitions per minute"]] == ["happy to calm"]  # in the film
-    assert kinds[SHARES.title]["calm"] == pytest.approx([0.5, 2 / 5])
+    assert measured(compared, "seconds_happy").values == pytest.approx(
+        [np.nan, 0.5], nan_ok=True
+    )  # film, rest
+    assert measured(compared, "episodes_happy").values == pytest.approx([0, 2 * 60 / 1.75])
+    (transition,) = compared.measures[TRANSITIONS]
+    assert transition.name == "happy to calm"  # in the film
+    assert measured(compared, "share_calm").values == pytest.approx([0.5, 2 / 5])
 
 
 def test_a_clip_of_one_frame_has_no_rate(tmp_path: Path) -> None:
     table = pd.concat([clip("a1.mp4", "c", "rest"), clip("a2.mp4", "hhcc", "film")])
     compared = study(table, tmp_path)
-    kinds = {measures.kind.title: measures.values for measures in compared.measures}
-    film, rest = kinds["Episodes per minute"]["calm"]
+    film, rest = measured(compared, "episodes_calm").values
     assert film == pytest.approx(80)
     assert np.isnan(rest)
 
@@ -291,10 +301,11 @@ def test_the_order_of_rows_has_no_effect(tmp_path: Path) -> None:
     expected = study(table, tmp_path)
     for changed in (table.sort_values("label"), table[::-1], table.sample(frac=1, random_state=0)):
         compared = study(changed, tmp_path)
-        for measures, in_order in zip(compared.measures, expected.measures, strict=True):
-            assert measures.values.keys() == in_order.values.keys()
-            for name, values in measures.values.items():
-                assert values == pytest.approx(in_order.values[name], nan_ok=True)
+        assert titles(compared) == titles(expected)
+        for kind, measures in compared.measures.items():
+            for measure, in_order in zip(measures, expected.measures[kind], strict=True):
+                assert measure.name == in_order.name
+                assert measure.values == pytest.approx(in_order.values, nan_ok=True)
 
 
 def test_missing_words_are_no_persons_and_no_conditions(tmp_path: Path) -> None:
@@ -452,13 +463,11 @@ def test_outputs_of_heads_are_compared_by_person(tmp_path: Path, rng: np.random.
     )
     table["valence"] = np.nan
     compared = study(table, tmp_path, baseline="rest")
-    heads = {measures.kind.title: measures for measures in compared.measures[2:]}
-    assert [*heads] == ["Movements", "Head pose"]
-    for title, column in {"Movements": "move_jawOpen", "Head pose": "yaw"}.items():
+    assert titles(compared)[2:] == ["Movements", "Head pose"]
+    for column in ("move_jawOpen", "yaw"):
         by_photo = table.groupby(["subject", "condition", "path"])[column].mean()
         expected = by_photo.groupby(["subject", "condition"]).mean().unstack()
-        (values,) = heads[title].values.values()
-        for condition, means in compared.person_means(values, PROBABILITIES).items():
+        for condition, means in compared.person_means(measured(compared, column)).items():
             assert means == pytest.approx(expected[condition].to_numpy(), abs=1e-6, nan_ok=True)
     differences = compare_conditions(compared).to_dict()["Movements"]["differences"]
     assert differences["jawOpen: film - rest"]["persons"] == [9, 9]
@@ -473,7 +482,7 @@ def test_no_difference_of_shares_is_above_one(tmp_path: Path) -> None:
     table["p_happy"] = np.where(happy, 0.75, 0.25)
     table["p_calm"] = 1 - table["p_happy"]
     compared = study(table, tmp_path, baseline="rest")
-    tests = contrasts(compare_conditions(compared), compared.measures[1])
+    tests = contrasts(compare_conditions(compared), SHARES)
     for label, sign in (("happy", 1), ("calm", -1)):
         difference = tests[label].difference.estimate
         assert difference.mean == pytest.approx(sign * 6 / 7)
@@ -487,10 +496,10 @@ def test_outputs_of_clips_change_from_rest(tmp_path: Path, rest: float, turned: 
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["roll"] = np.where(table["seconds"] < 1, rest, turned)
     compared = study(table, tmp_path, rest=Rest(0, 0.25))
-    pose = compared.measures[2]
+    roll = measured(compared, "change_roll")
     # Four frames of the seven after the first are turned by 7 degrees more.
-    assert pose.values["roll"] == pytest.approx([4, 4])
-    assert pose.kind.form == "+.1f"
+    assert roll.values == pytest.approx([4, 4])
+    assert roll.kind.form == "+.1f"
 
 
 @pytest.mark.parametrize("turn", [0.0, 90.0, 177.0, 180.0])
@@ -503,12 +512,11 @@ def test_angles_are_averaged_as_directions(
     expected = upright.groupby([table["subject"], table["condition"]]).mean().unstack()
     table["roll"] = (upright + turn + 180) % 360 - 180
     compared = study(table, tmp_path, baseline="rest")
-    pose = compared.measures[2]
-    found = contrasts(compare_conditions(compared), pose)["roll"].difference.estimate.mean
+    roll = measured(compared, "roll")
+    found = contrasts(compare_conditions(compared), roll.kind)["roll"].difference.estimate.mean
     difference = expected["film"] - expected["rest"]
     assert found == pytest.approx(difference.mean(), abs=1e-4)
-    cells = compared.person_means(pose.values["roll"], PROBABILITIES)
-    for condition, means in cells.items():
+    for condition, means in compared.person_means(roll).items():
         away = means - turn - expected[condition].to_numpy()
         away = away[np.isfinite(away)]
         assert len(away) == (10 if condition == "rest" else 9)
@@ -529,17 +537,17 @@ def test_opposite_angles_have_no_mean(tmp_path: Path) -> None:
         part["roll"] = np.tile(rolls, 2)
         clips.append(part)
     compared = study(pd.concat(clips), tmp_path)
-    pose = compared.measures[2]
-    values = dict(zip(compared.observations.paths, pose.values["roll"], strict=True))
+    roll = measured(compared, "roll")
+    values = dict(zip(compared.observations.paths, roll.values, strict=True))
     assert np.isnan(values["a1.mp4"])
     assert abs(values["a2.mp4"]) == pytest.approx(90)
-    means = compared.person_means(pose.values["roll"], pose.kind)
+    means = compared.person_means(roll)
     assert np.isnan(means["y"][0])
     assert abs(means["y"][1]) == pytest.approx(180)
     assert means["x"] == pytest.approx([np.nan, 15], nan_ok=True)
 
     rested = study(pd.concat(clips), tmp_path, rest=Rest(0, 0.5))
-    rolls = rested.measures[2].values["roll"]
+    rolls = measured(rested, "change_roll").values
     changes = dict(zip(rested.observations.paths, rolls, strict=True))
     assert np.isnan(changes["a1.mp4"])
     assert changes["b2.mp4"] == pytest.approx(0, abs=1e-9)
@@ -552,7 +560,7 @@ def test_frames_before_0_belong_to_the_start_of_a_clip(tmp_path: Path) -> None:
     table["valence"] = np.where(table["seconds"] < 0.2, 0.0, 0.5)  # two frames
     compared = study(table, tmp_path, rest=Rest(0, 0.2))
     assert compared.observations.face_counts.tolist() == [6, 6]
-    assert compared.measures[2].values["valence"] == pytest.approx([0.5, 0.5])
+    assert measured(compared, "change_valence").values == pytest.approx([0.5, 0.5])
 
     whole = study(table, tmp_path)
     faces = whole.faces
@@ -565,11 +573,13 @@ def test_means_and_changes_from_rest_are_of_values_before_smoothing(tmp_path: Pa
     table = pd.concat([clip("a.mp4", "cccchhhh", "x"), clip("b.mp4", "cccchhhh", "y")])
     table["smoothed_happy"] = np.where(table["seconds"] < 1, 0.2, 0.6)
     table["smoothed_calm"] = 1 - table["smoothed_happy"]
-    means = study(table, tmp_path).measures[0]
-    assert means.values["happy"] == pytest.approx([0.5, 0.5])  # the mean of 0.1 and 0.9
+    means = measured(study(table, tmp_path), "p_happy").values
+    assert means == pytest.approx([0.5, 0.5])  # the mean of 0.1 and 0.9
 
     changed = study(table, tmp_path, rest=Rest(0, 1))
-    assert changed.measures[0].values["happy"] == pytest.approx([0.8, 0.8])  # from 0.1 to 0.9
+    assert measured(changed, "change_p_happy").values == pytest.approx(
+        [0.8, 0.8]
+    )  # from 0.1 to 0.9
     happy = changed.labels.index("happy")
     assert changed.faces.probabilities[:, happy] == pytest.approx(
         np.full(8, 0.4)
@@ -656,7 +666,7 @@ def test_a_difference_is_clear_by_the_width_of_its_interval(tmp_path: Path) -> N
     first = {"move_wide": np.full(8, 0.2), "move_narrow": np.full(8, 0.5)}
     second = {"move_wide": 0.6 + 0.4 * noise, "move_narrow": 0.3 + 0.01 * noise}
     comparison = compare_columns(tmp_path, first, second)
-    tests = contrasts(comparison, comparison.study.measures[2])
+    tests = contrasts(comparison, measured(comparison.study, "move_wide").kind)
     assert clearness(tests["narrow"]) > 1 > clearness(tests["wide"])
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from fer_vit.evaluation.page import class_table
 from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
 from fer_vit.report.plots import Course, calibration_plot, series_plots
-from fer_vit.report.results_page import Card, ResultsPage, Section, write_files
+from fer_vit.report.results_page import Card, Page as ResultsPage, Section, write_page
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row
 from tests.helpers.browser import (
@@ -71,9 +71,9 @@ def write(
         labels=labels,
         confusion=confusion,
         cards=cards,
-        left_out=left_out,
+        without_card=left_out,
     )
-    write_files(folder / "page", page, {})
+    write_page(folder / "page", page, {})
     return folder / "page" / "index.html"
 
 
@@ -208,7 +208,7 @@ def test_names_in_any_script_are_text_in_the_browser(tab: Tab, tmp_path: Path) -
     plots = series_plots(times, {name: dict.fromkeys(TITLES, course) for name in TITLES}, ".3f")
     section = Section("Over time", plots=plots, curves=TITLES)
     results = ResultsPage(title="t", heading="", generator="test", facts={}, sections=[section])
-    write_files(tmp_path / "page", results, {})
+    write_page(tmp_path / "page", results, {})
     page, wrong = tab.open((tmp_path / "page" / "index.html").as_uri(), 390)
     assert page.locator(".key bdi").all_text_contents() == TITLES
     assert page.locator(".plot figcaption b").all_text_contents() == TITLES

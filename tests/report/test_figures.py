@@ -41,8 +41,8 @@ def test_a_figure_fits_a_column_with_text_that_can_be_read_and_edited(
     texts = [text for text in figure.findobj(Text) if text.get_text()]
     assert texts
     assert min(text.get_fontsize() for text in texts) >= 7
-    save_figure(figure, tmp_path / "a.svg", ".svg")
-    save_figure(figure, tmp_path / "a.pdf", ".pdf")
+    save_figure(figure, tmp_path / "a.svg")
+    save_figure(figure, tmp_path / "a.pdf")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("<text") >= 1
     pdf = (tmp_path / "a.pdf").read_bytes()
     assert b"/FontFile2" in pdf  # an embedded TrueType font
