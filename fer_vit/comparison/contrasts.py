@@ -3,6 +3,7 @@
 O photos or clips of P persons, T bins, L expressions.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -42,6 +43,7 @@ from fer_vit.stats.means import average
 from fer_vit.stats.persons import (
     MeansTest,
     NoTest,
+    PersonMean,
     compare_pair,
     intraclass_correlation,
     person_mean,
@@ -62,11 +64,8 @@ def compare_conditions(study: Study, grid: float | None = None) -> Comparison:
         FerVitError: The grid does not fit the clips, see `count_bins`.
     """
     tested = []
-    for measures in study.measures.values():
-        of_kind = [row for measure in measures for row in compare_measure(study, measure)]
-        tested += of_kind if study.planned else correct(of_kind)
-    if study.planned:  # all planned tests are one family
-        tested = correct(tested)
+    for family in study.families:
+        tested += compare_family(study, family)
     agreement = []
     for measure in study.measures.get(probability_kind(study.rest), ()):
         agreement += repeated_measures(study, measure)
@@ -105,68 +104,78 @@ def count_all_episodes(study: Study) -> list[Row]:
     return rows
 
 
-def compare_measure(study: Study, measure: Measure) -> list[Row]:
-    """Returns the means of a measure in each condition, and its tests for all pairs of conditions.
+def compare_family(study: Study, measures: Sequence[Measure]) -> list[Row]:
+    """Returns the means of measures in each condition, and their tests for all pairs of conditions.
 
-    p is not corrected yet; a weak measure that was not planned has none.
+    The p-values of differences are corrected for the number of tests (Holm 1979). A weak measure
+    that was not planned has none.
     """
-    kind = measure.kind
-    of_persons = study.person_means(measure)  # (P,) by condition
+    means: dict[Measure, dict[str, PersonMean]] = {}
+    tests: dict[Measure, dict[Pair, MeansTest | NoTest]] = {}
+    p = {}
+    for measure in measures:
+        of_persons = study.person_means(measure)  # (P,) by condition
+        means[measure] = {}
+        for condition, numbers in of_persons.items():
+            means[measure][condition] = person_mean(numbers, measure.kind.low, measure.kind.high)
+        tests[measure] = {}
+        for pair, design in study.designs.items():
+            first = np.where(design.persons, of_persons[pair.first], np.nan)
+            second = np.where(design.persons, of_persons[pair.second], np.nan)
+            test = compare_pair(first, second, design.paired)
+            tests[measure][pair] = test
+            if isinstance(test, MeansTest) and not study.is_aside(measure):
+                p[measure, pair] = test.p
+    corrected = dict(zip(p, holm([*p.values()]), strict=True))
+
     rows = []
-    for condition, numbers in of_persons.items():
-        mean = person_mean(numbers, kind.low, kind.high)
-        deviation = Estimate(mean.sd, n=mean.n, over="persons")
-        rows.append(Row(measure.column, MEANS, condition, MEAN, mean))
-        rows.append(Row(measure.column, MEANS, condition, SD, deviation))
-    for pair, design in study.designs.items():
-        first = np.where(design.persons, of_persons[pair.first], np.nan)
-        second = np.where(design.persons, of_persons[pair.second], np.nan)
-        test = compare_pair(first, second, design.paired)
-        difference, *numbers_of_test = rows_of_test(measure, pair, test)
-        if study.is_aside(measure):
-            difference = replace(difference, p=None, note=difference.note or WEAK)
-        rows += [difference, *numbers_of_test]
+    for measure in measures:
+        rows += rows_of_means(measure, means[measure])
+        for pair, test in tests[measure].items():
+            rows += rows_of_test(measure, pair, test, corrected.get((measure, pair)))
     return rows
 
 
-def rows_of_test(measure: Measure, pair: Pair, test: MeansTest | NoTest) -> list[Row]:
-    """Returns the numbers of a test, the difference first; p is not corrected yet.
+def rows_of_means(measure: Measure, means: Mapping[str, PersonMean]) -> list[Row]:
+    """Returns the means of a measure by condition, with the standard deviations over persons."""
+    rows = []
+    for condition, mean in means.items():
+        deviation = Estimate(mean.sd, n=mean.n, over="persons")
+        rows.append(Row(measure.column, MEANS, condition, MEAN, mean))
+        rows.append(Row(measure.column, MEANS, condition, SD, deviation))
+    return rows
+
+
+def rows_of_test(
+    measure: Measure, pair: Pair, test: MeansTest | NoTest, corrected: float | None
+) -> list[Row]:
+    """Returns the numbers of a test, the difference first, with its `corrected` p.
 
     The interval is clipped to the differences that the measure can have.
     """
+
+    def row(name: str, estimate: Estimate, p: float | None = None, note: str = "") -> Row:
+        return Row(measure.column, DIFFERENCES, pair.name, name, estimate, p, note)
+
     if isinstance(test, NoTest):
-        nothing = Estimate(None)
-        return [Row(measure.column, DIFFERENCES, pair.name, DIFFERENCE, nothing, note=test.reason)]
+        return [row(DIFFERENCE, Estimate(None), note=test.reason)]
     span = measure.kind.high - measure.kind.low
     low = max(test.difference.low, -span)
     high = min(test.difference.high, span)
     difference = replace(test.difference, low=low, high=high)
 
-    def row(name: str, number: float | None, p: float | None = None, note: str = "") -> Row:
-        estimate = Estimate(number, n=difference.n, over="persons")
-        return Row(measure.column, DIFFERENCES, pair.name, name, estimate, p, note)
+    def number(mean: float | None) -> Estimate:
+        return Estimate(mean, n=difference.n, over="persons")
 
     return [
-        Row(measure.column, DIFFERENCES, pair.name, DIFFERENCE, difference, test.p),
-        row(T, test.t, test.p, PAIRED if test.paired else WELCH),
-        row(DF, test.df),
-        row(RANKS, None, test.p_by_ranks),
-        row(G, test.g),
-        row(FIRST, test.num_first),
-        row(SECOND, test.num_second),
+        row(DIFFERENCE, difference, corrected, WEAK if corrected is None else ""),
+        row(T, number(test.t), test.p, PAIRED if test.paired else WELCH),
+        row(DF, number(test.df)),
+        row(RANKS, number(None), test.p_by_ranks),
+        row(G, number(test.g)),
+        row(FIRST, number(test.num_first)),
+        row(SECOND, number(test.num_second)),
     ]
-
-
-def correct(rows: list[Row]) -> list[Row]:
-    """Returns the rows of a family of tests, with corrected p-values of differences (Holm 1979)."""
-    tested = [row.p for row in rows if row.measure == DIFFERENCE and row.p is not None]
-    corrected = iter(holm(tested))
-    family = []
-    for row in rows:
-        if row.measure == DIFFERENCE and row.p is not None:
-            row = replace(row, p=next(corrected))
-        family.append(row)
-    return family
 
 
 def repeated_measures(study: Study, measure: Measure) -> list[Row]:

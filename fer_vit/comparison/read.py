@@ -125,31 +125,17 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     observations, of_face = _observe(faces, used, plan)
     pairs = _pair_conditions(observations.conditions, plan)
     model = find_model(faces)
-
-    of_observations: dict[Kind, dict[str, Array]] = {}
-    for kind, of_faces in measure_faces(faces):
-        of_kind = {}
-        for name, values in of_faces.items():  # (N,)
-            if selected.resting and kind.from_rest:
-                values = selected.resting.change(values, kind.period)
-            if kind.head and not np.isfinite(values[used]).any():
-                continue  # the output is unknown
-            of_kind[name] = average(values[used], of_face, len(observations.paths), kind.period)
-        if plan.rest and kind.from_rest:
-            kind = change_from_rest(kind, plan.rest)
-        if of_kind:
-            of_observations[kind] = of_kind
+    weak = model.outputs.weak_columns
     followed = Followed({}, {}, {})
     if SMOOTHED_LABEL in faces.columns:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
         of_row[used] = of_face
         followed = _follow(follow_faces(faces, plan.person), of_row, faces.labels, observations)
-    of_observations |= followed.measures
 
-    weak = model.outputs.weak_columns
+    averaged = _average_faces(faces, selected, of_face, len(observations.paths))
     measures = {}
-    for kind, values_by_name in of_observations.items():
-        measures[kind] = make_measures(kind, values_by_name, weak)
+    for kind, values in (averaged | followed.measures).items():
+        measures[kind] = make_measures(kind, values, weak)
     planned = find_planned(measures, plan.planned)
     return Study(
         observations=observations,
@@ -162,12 +148,35 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         rest=plan.rest,
         without_rest=selected.without_rest,
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
-        without_face=_count_without_face(faces, seconds, plan),
+        without_face=_count_without_face(faces, selected.in_rest, plan),
         episodes=followed.counts,
         rooms=followed.rooms,
         facts=faces.facts,
         notes=(*faces.notes, *_note_several(faces, used, plan)),
     )
+
+
+def _average_faces(
+    faces: Labelled, selected: "Selected", of_face: IntArray, num_observations: int
+) -> dict[Kind, dict[str, Array]]:
+    """Returns the means of the selected faces (O,) by kind and name.
+
+    `of_face` (M,) is the index of each selected face's observation, and `num_observations` is O. An
+    output without any value is left out.
+    """
+    averaged: dict[Kind, dict[str, Array]] = {}
+    for kind, of_faces in measure_faces(faces):
+        subtract = selected.subtract_rest if kind.from_rest else None
+        means = {}
+        for name, values in of_faces.items():  # (N,)
+            if subtract:
+                values = subtract.change(values, kind.period)
+            values = values[selected.used]  # (M,)
+            if not kind.head or np.isfinite(values).any():
+                means[name] = average(values, of_face, num_observations, kind.period)
+        if means:
+            averaged[change_from_rest(kind, subtract.rest) if subtract else kind] = means
+    return averaged
 
 
 def find_planned(
@@ -211,8 +220,9 @@ class Selected(NamedTuple):
     """The faces that a study measures, and their probabilities for series."""
 
     used: Mask  # (N,), whether each face is measured
+    in_rest: Mask  # (N,), whether each face is within the interval of rest
     probabilities: Array  # (N, C), smoothed in clips, or changes from rest
-    resting: RestInClips | None  # the rest of all N faces; None without a rest
+    subtract_rest: RestInClips | None  # None without an interval of rest
     without_rest: tuple[str, ...]  # photos and clips without a face in the interval
 
 
@@ -224,21 +234,23 @@ def _select_faces(faces: Labelled, assigned: Mask, seconds: Array, plan: Plan) -
     selected.
     """
     probabilities = _smoothed_probabilities(faces)  # (N, C)
-    rest = plan.rest
-    if rest is None:
-        return Selected(assigned, probabilities, resting=None, without_rest=())
+    if plan.rest is None:
+        none = np.zeros(len(assigned), bool)
+        return Selected(assigned, none, probabilities, subtract_rest=None, without_rest=())
 
-    resting = RestInClips(rest, seconds, _clips(faces, plan.person))
-    changes = resting.change(probabilities)  # (N, C)
+    clips = _clips(faces, plan.person)
+    in_rest = plan.rest.contains(seconds)
+    rest = RestInClips(plan.rest, in_rest, clips)
+    changes = rest.change(probabilities)  # (N, C)
     has_rest = np.isfinite(changes).all(1)  # (N,)
     without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
-    used = assigned & has_rest & ~rest.contains(seconds)
+    used = assigned & has_rest & ~in_rest
     if not used.any():
         raise FerVitError(
-            f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+            f"Expected clips with faces within and outside of `--rest {plan.rest}`, but no clip of "
             f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
         )
-    return Selected(used, changes, resting, tuple(without_rest))
+    return Selected(used, in_rest, changes, rest, tuple(without_rest))
 
 
 def _clips(faces: Labelled, person: str) -> IntArray:
@@ -268,18 +280,16 @@ def _smoothed_probabilities(faces: Labelled) -> Array:
     return probabilities
 
 
-def _count_without_face(faces: Labelled, seconds: Array, plan: Plan) -> dict[str, int]:
+def _count_without_face(faces: Labelled, in_rest: Mask, plan: Plan) -> dict[str, int]:
     """Returns, by condition, the number of photos and frames of persons without a face.
 
-    `seconds` (N,) is the time of each row in its clip, NaN for a photo. Frames within the interval
-    of rest do not count, nor do files that cannot be read.
+    Frames within the interval of rest, `in_rest` (N,), do not count, nor do files that cannot be
+    read.
     """
     searched = np.ones(len(faces.predicted), bool)
     if "status" in faces.columns:
         searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
-    empty = plan.assigned(faces) & ~faces.predicted & searched  # (N,)
-    if plan.rest:
-        empty &= ~plan.rest.contains(seconds)
+    empty = plan.assigned(faces) & ~faces.predicted & searched & ~in_rest  # (N,)
     return dict(Counter(str(cell) for cell in faces.columns[plan.by][empty]))
 
 

@@ -6,6 +6,7 @@ P persons, C conditions, O photos or clips, T bins of time, L expressions.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +124,12 @@ class Study:
         for index, name in enumerate(self.observations.conditions):
             members[name] = self.observations.condition == index
         return members
+
+    @property
+    def families(self) -> list[list[Measure]]:
+        """The measures whose tests are corrected together: all if planned, or those of a kind."""
+        families = [*self.measures.values()]
+        return [list(chain.from_iterable(families))] if self.planned else families
 
     def is_aside(self, measure: Measure) -> bool:
         """Whether a measure has no corrected p and no sentence: it is weak and was not planned."""

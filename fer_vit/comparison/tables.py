@@ -3,6 +3,7 @@
 NaN becomes an empty cell. O photos or clips, T bins.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,15 @@ def comparison_tables(study: Study, courses: Courses | None) -> dict[str, PageTa
     return tables
 
 
-def observation_cells(study: Study) -> list[dict[str, Any]]:
-    """Returns the cells of `OBSERVATION_COLUMNS` for each photo or clip, O rows."""
+def observation_cells(study: Study) -> Iterator[dict[str, Any]]:
+    """Yields the cells of `OBSERVATION_COLUMNS` for each photo or clip, O rows."""
     observations = study.observations
-    cells = []
     for index, path in enumerate(observations.paths):
-        cells.append(
-            {
-                "path": path,
-                "condition": observations.conditions[observations.condition[index]],
-                "person": observations.persons[observations.person[index]],
-            }
-        )
-    return cells
+        yield {
+            "path": path,
+            "condition": observations.conditions[observations.condition[index]],
+            "person": observations.persons[observations.person[index]],
+        }
 
 
 def measure_table(study: Study) -> PageTable:
@@ -54,14 +51,12 @@ def measure_table(study: Study) -> PageTable:
         for measure in measures:
             values[measure.column] = measure.values.tolist()
     columns = OBSERVATION_COLUMNS | {"faces": int} | dict.fromkeys(values, float)
-
-    rows = []
-    face_counts = study.observations.face_counts.tolist()
-    for index, row in enumerate(observation_cells(study)):
-        row["faces"] = face_counts[index]
-        for column, numbers in values.items():
-            row[column] = numbers[index]
-        rows.append(row)
+    numbers = zip(study.observations.face_counts.tolist(), *values.values(), strict=True)
+    names = ("faces", *values)
+    rows = (
+        cells | dict(zip(names, row, strict=True))
+        for cells, row in zip(observation_cells(study), numbers, strict=True)
+    )
     return PageTable(columns, rows)
 
 

@@ -74,7 +74,8 @@ class CsvFile:
     """CSV that R, pandas and spreadsheets read without options."""
 
     def __init__(self, path: Path, layout: TableLayout, live: bool) -> None:
-        self._layout = layout
+        # looked up once: a table may have ten million cells
+        self._formats = [(name, layout.formats.get(name, NUMBER)) for name in layout.columns]
         self._text = open_text(path, live)
         self._writer = csv.writer(self._text)
         self._writer.writerow(map(csv_text, layout.columns))
@@ -82,19 +83,22 @@ class CsvFile:
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows of cells by column."""
         for row in rows:
-            cells = [self._cell(name, row.get(name)) for name in self._layout.columns]
-            self._writer.writerow(cells)
-
-    def _cell(self, name: str, cell: Cell) -> str | int | None:
-        if isinstance(cell, bool):
-            return "TRUE" if cell else "FALSE"  # R reads True as text
-        if isinstance(cell, float):
-            return self._layout.number_text(name, cell) if math.isfinite(cell) else None
-        return csv_text(cell) if isinstance(cell, str) else cell
+            self._writer.writerow([csv_cell(row.get(name), form) for name, form in self._formats])
 
     def close(self, complete: bool) -> None:
         """Closes the file."""
         self._text.close()
+
+
+def csv_cell(cell: Cell, form: str) -> str | int | None:
+    """Returns a cell for CSV; `form` is the format of numbers."""
+    if isinstance(cell, float):
+        return format(cell, form) if math.isfinite(cell) else None
+    if isinstance(cell, str):
+        return csv_text(cell)
+    if isinstance(cell, bool):
+        return "TRUE" if cell else "FALSE"  # R reads True as text
+    return cell
 
 
 class JsonLinesFile:

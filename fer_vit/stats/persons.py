@@ -186,7 +186,9 @@ def intraclass_correlation(values: Array, person: IntArray) -> Estimate:
     values enter by an adjusted mean. The ICC is None if fewer than `MIN_PERSONS` persons have
     several values, or if the values of each person are equal.
     """
-    groups = [values[person == index] for index in np.unique(person)]
+    order = np.argsort(person, kind="stable")
+    starts = np.flatnonzero(np.diff(person[order])) + 1
+    groups = np.split(values[order], starts)  # the values of each person
     num_persons = len(groups)
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)

@@ -60,7 +60,7 @@ class RestInClips(NamedTuple):
     """The interval of rest in the clips of N faces."""
 
     rest: Rest
-    seconds: Array  # (N,), the time in the clip; NaN for a photo
+    within: Mask  # (N,), whether the face is within the interval
     clip: IntArray  # (N,), the index of the clip; -1: no clip
 
     @property
@@ -79,7 +79,7 @@ class RestInClips(NamedTuple):
         A value is NaN if it is in no clip, or its clip has no value in the interval. Values (N,)
         with a period change the shorter way: 179 and -179 degrees are 2 degrees apart.
         """
-        resting = self.in_clip & self.rest.contains(self.seconds)
+        resting = self.in_clip & self.within
         means = average(values[resting], self.clip[resting], self.num_clips, period)
         changes = np.full(values.shape, np.nan)
         changes[self.in_clip] = values[self.in_clip] - means[self.clip[self.in_clip]]

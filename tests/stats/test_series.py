@@ -74,10 +74,14 @@ def test_wrong_intervals(text: str) -> None:
         parse_rest(text)
 
 
+def rest_in_clips(rest: Rest, seconds: np.ndarray, clip: np.ndarray) -> RestInClips:
+    return RestInClips(rest, rest.contains(seconds), clip)
+
+
 def test_change_from_rest_equals_pandas(rng: np.random.Generator) -> None:
     table = clips(rng)
     values, seconds, clip = arrays(table)
-    changes = RestInClips(Rest(1, 5), seconds, clip).change(values)
+    changes = rest_in_clips(Rest(1, 5), seconds, clip).change(values)
     for name, column in zip("ab", changes.T, strict=True):
         resting = table[(table["seconds"] >= 1) & (table["seconds"] < 5)]
         expected = table[name] - table["clip"].map(resting.groupby("clip")[name].mean())
@@ -87,9 +91,9 @@ def test_change_from_rest_equals_pandas(rng: np.random.Generator) -> None:
 
 def test_change_from_rest_without_clips_and_times() -> None:
     values = np.array([[0.2], [0.4], [0.6]])
-    resting = RestInClips(Rest(0, 1), np.array([0, NAN, 2.0]), np.array([0, 0, -1]))
+    resting = rest_in_clips(Rest(0, 1), np.array([0, NAN, 2.0]), np.array([0, 0, -1]))
     assert resting.change(values)[:, 0] == pytest.approx([0, 0.2, NAN], nan_ok=True)
-    untimed = RestInClips(Rest(0, 1), np.full(3, NAN), np.full(3, -1))
+    untimed = rest_in_clips(Rest(0, 1), np.full(3, NAN), np.full(3, -1))
     assert np.isnan(untimed.change(values)).all()
 
 
