@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from fer_vit.comparison.measures import Kind
-from fer_vit.comparison.page import choose_charted, row_name
-from fer_vit.comparison.rows import MEAN, MEANS, StudyRows
+from fer_vit.comparison.page import choose_charted, difference_rows, mean_rows
+from fer_vit.comparison.rows import StudyRows
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.interval_figures import differences_figure, means_figure
 from fer_vit.report.rendering import save_figure
-from fer_vit.stats.estimate import Estimate
 
 
 def save_figures(results: StudyRows, suffix: FigureKind, folder: Path) -> None:
@@ -25,13 +24,6 @@ def save_differences(results: StudyRows, kind: Kind, path: Path) -> None:
     if not charted:
         return
     pair = results.study.only_pair
-    differences = {}
-    clear = []
-    for contrast in charted:
-        name = row_name(contrast, pair)
-        differences[name] = contrast.difference.estimate
-        if contrast.is_clear:
-            clear.append(name)
     title = f"difference in {kind.phrase}"
     if pair is not None:
         title = f"{pair.name}: {kind.phrase}"
@@ -39,7 +31,7 @@ def save_differences(results: StudyRows, kind: Kind, path: Path) -> None:
     if kind.is_share:
         title += ", percentage points"
         scale = 100
-    save_figure(differences_figure(differences, clear, title, scale), path)
+    save_figure(differences_figure(difference_rows(charted, pair), title, scale), path)
 
 
 def save_means(results: StudyRows, kind: Kind, path: Path) -> None:
@@ -49,16 +41,9 @@ def save_means(results: StudyRows, kind: Kind, path: Path) -> None:
     if len(charted) == len(drawn):
         charted = results.main_contrasts(kind)
     shown = {contrast.measure for contrast in charted}
-    means: dict[str, dict[str, Estimate]] = {}
-    for measure in results.study.measures[kind]:
-        if measure not in shown:
-            continue
-        means[measure.title] = {}
-        for condition in results.study.observations.conditions:
-            rows = results.by_measure[MEANS, measure.column, condition]
-            means[measure.title][condition] = rows[MEAN].estimate
-    if not means:  # all measures are weak
+    measures = [measure for measure in results.study.measures[kind] if measure in shown]
+    if not measures:  # all measures are weak
         return
     title = f"{kind.phrase}, %" if kind.is_share else kind.phrase
     scale = 100 if kind.is_share else 1
-    save_figure(means_figure(means, title, scale), path)
+    save_figure(means_figure(mean_rows(results, measures), title, scale), path)

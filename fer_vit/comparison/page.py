@@ -1,11 +1,11 @@
 """The page of a comparison: sections with sentences, charts and tables from rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fer_vit.comparison.measures import SHARES, Kind, probability_kind
+from fer_vit.comparison.measures import SHARES, Kind, Measure, probability_kind
 from fer_vit.comparison.prose import PROSE, describe_methods, describe_results
 from fer_vit.comparison.rows import (
     ALPHA,
@@ -21,18 +21,18 @@ from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array
 from fer_vit.heads import SMILE_NOTE, WEAK_R
-from fer_vit.report.intervals import Direction, IntervalChart, difference_chart, grouped_chart
-from fer_vit.report.plots import Course, series_plots
+from fer_vit.report.intervals import ChartRow, IntervalChart, interval_chart
+from fer_vit.report.plots import series_plots
 from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.estimate import (
     NO_RESULT,
-    Estimate,
     estimate_text,
     is_share_difference,
     p_text,
 )
 from fer_vit.stats.means import average
-from fer_vit.stats.series import mean_course
+from fer_vit.stats.results import Row
+from fer_vit.stats.series import MeanCourse, mean_course
 
 MAX_DRAWN_BINS = 500  # most bins of a curve on the page
 MAX_ROWS = 12  # most differences that a section shows at once
@@ -143,26 +143,28 @@ def signed(form: str) -> str:
     return f"+{form.removeprefix('+')}"
 
 
+def difference_rows(contrasts: Iterable[Contrast], pair: Pair | None) -> list[ChartRow]:
+    """Returns tested differences for a chart or figure; `pair` is as for `row_name`."""
+    rows = []
+    for contrast in contrasts:
+        name = row_name(contrast, pair)
+        rows.append(ChartRow(name, contrast.difference.estimate, is_clear=contrast.is_clear))
+    return rows
+
+
 def differences_chart(
-    tested: Sequence[Contrast], pair: Pair | None, form: str
+    tested: Iterable[Contrast], pair: Pair | None, form: str
 ) -> IntervalChart | None:
     """Returns a chart of tested differences; `form` is the format of the measures."""
-    direction = Direction("lower in the first-named", "higher in the first-named")
+    higher = "the first-named"
     title = "difference"
     if pair is not None:
-        second = printable(pair.second)
-        direction = Direction(f"lower in {second}", f"higher in {second}")
+        higher = printable(pair.second)
         title = printable(pair.name)
     if is_share_difference(signed(form)):
         title += ", percentage points"
-    differences = {}
-    unclear = []
-    for contrast in tested:
-        name = row_name(contrast, pair)
-        differences[name] = contrast.difference.estimate
-        if not contrast.is_clear:
-            unclear.append(name)
-    return difference_chart(differences, signed(form), title, unclear, direction)
+    rows = difference_rows(tested, pair)
+    return interval_chart(rows, signed(form), title, f"lower in {higher}", f"higher in {higher}")
 
 
 def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, kind: Kind) -> list[list[str]]:
@@ -196,22 +198,37 @@ def means_section(results: StudyRows, kind: Kind) -> Section:
     for condition in results.study.observations.conditions:
         columns += [condition, f"SD, {condition}"]
     table = [columns]
-    means: dict[str, dict[str, Estimate]] = {}  # by title of the measure and condition
     for measure in results.study.measures[kind]:
         cells = [measure.title]
-        means[measure.title] = {}
-        for condition in results.study.observations.conditions:
-            rows = results.by_measure[MEANS, measure.column, condition]
-            means[measure.title][condition] = rows[MEAN].estimate
+        for rows in means_of(results, measure).values():
             cells.append(estimate_text(rows[MEAN].estimate, form))
             cells.append(estimate_text(rows[SD].estimate, form.removeprefix("+")))
         table.append(cells)
+    rows_of_chart = mean_rows(results, results.study.measures[kind])
     return Section(
         title="Means by condition",
         text=PROSE.text("means"),
         rows=table,
-        intervals=estimates_chart(means, form, kind.phrase),
+        intervals=interval_chart(rows_of_chart, form, kind.phrase),
     )
+
+
+def means_of(results: StudyRows, measure: Measure) -> dict[str, dict[str, Row]]:
+    """Returns the mean and the standard deviation of a measure by condition."""
+    means = {}
+    for condition in results.study.observations.conditions:
+        means[condition] = results.by_measure[MEANS, measure.column, condition]
+    return means
+
+
+def mean_rows(results: StudyRows, measures: Iterable[Measure]) -> list[ChartRow]:
+    """Returns the means of measures by condition for a chart or figure."""
+    rows = []
+    for measure in measures:
+        for condition, numbers in means_of(results, measure).items():
+            group = printable(measure.title)
+            rows.append(ChartRow(printable(condition), numbers[MEAN].estimate, group))
+    return rows
 
 
 def intraclass_section(results: StudyRows) -> Section:
@@ -219,30 +236,19 @@ def intraclass_section(results: StudyRows) -> Section:
     form = ".2f"
     kind = probability_kind(results.study.rest)
     table = [["", *results.study.observations.conditions]]
-    correlations: dict[str, dict[str, Estimate]] = {}  # by expression and condition
-    for row in results.select(set=INTRACLASS):
-        label = row.part.removeprefix(kind.column(""))
-        correlations.setdefault(label, {})[row.group] = row.estimate
-    for label, by_condition in correlations.items():
-        cells = [estimate_text(estimate, form) for estimate in by_condition.values()]
-        table.append([label, *cells])
+    rows = []
+    for measure in results.study.measures[kind]:
+        cells = [measure.name]
+        for row in results.select(part=measure.column, set=INTRACLASS):
+            cells.append(estimate_text(row.estimate, form))
+            rows.append(ChartRow(printable(row.group), row.estimate, printable(measure.name)))
+        table.append(cells)
     return Section(
         title=f"{kind.title}: {INTRACLASS}",
         text=PROSE.text("intraclass"),
-        intervals=estimates_chart(correlations, form, INTRACLASS),
+        intervals=interval_chart(rows, form, INTRACLASS),
         more=[Section("Table", rows=table)],
     )
-
-
-def estimates_chart(
-    estimates: Mapping[str, Mapping[str, Estimate]], form: str, title: str
-) -> IntervalChart | None:
-    """Returns a chart of results by measure and condition; `title` names the numbers."""
-    groups: dict[str, dict[str, Estimate]] = {}
-    for measure, by_condition in estimates.items():
-        group = {printable(condition): estimate for condition, estimate in by_condition.items()}
-        groups[printable(measure)] = group
-    return grouped_chart(groups, form, title)
 
 
 # ------------------------------------------------------------------------------------- over time
@@ -255,13 +261,12 @@ def courses_section(study: Study, courses: Courses) -> Section:
     joined = math.ceil(bins / MAX_DRAWN_BINS)  # number of bins that are drawn as one
     step = joined * courses.bin_seconds
     times = step * (np.arange(math.ceil(bins / joined), dtype=float) + 0.5)  # middles of bins
-    curves: dict[str, dict[str, Course]] = {}  # curves by expression, then by condition
+    curves: dict[str, list[MeanCourse]] = {}  # by expression, one for each condition
     for index, label in enumerate(study.labels):
-        by_condition: dict[str, Course] = {}
-        for condition, series in courses.of_persons.items():
-            course = mean_course(join_bins(series[:, :, index], joined))
-            by_condition[printable(condition)] = Course(course.mean, course.low, course.high)
-        curves[printable(label)] = by_condition
+        curves[printable(label)] = [
+            mean_course(join_bins(series[:, :, index], joined))
+            for series in courses.of_persons.values()
+        ]
     text = PROSE.text(
         "courses",
         title=kind.title,

@@ -30,7 +30,7 @@ from fer_vit.evaluation.sets import (
 )
 from fer_vit.geometry import IntArray
 from fer_vit.heads import EXPRESSION, HEADS, HeadOutputs, output_titles
-from fer_vit.report.intervals import IntervalChart, interval_chart
+from fer_vit.report.intervals import ChartRow, IntervalChart, interval_chart
 from fer_vit.report.plots import calibration_plot
 from fer_vit.report.prose import Prose
 from fer_vit.report.results_page import Page, Section
@@ -166,14 +166,13 @@ def number_text(row: Row, form: str = ".1%") -> str:
 
 def rows_chart(rows: Sequence[Row], measure: str, form: str = ".1%") -> IntervalChart | None:
     """Returns the chart of a measure of groups."""
-    estimates = {}
-    sizes = {}
+    sizes = {row.group: row.estimate.n for row in rows if row.measure == FACES}
+    drawn = []
     for row in rows:
         if row.measure == measure:
-            estimates[printable(row.group)] = row.estimate
-        if row.measure == FACES:
-            sizes[printable(row.group)] = row.estimate.n
-    return interval_chart(estimates, form, measure, sizes)
+            name = printable(row.group)
+            drawn.append(ChartRow(name, row.estimate, faces=sizes.get(row.group)))
+    return interval_chart(drawn, form, measure)
 
 
 # ------------------------------------------------------------------------------------- expression
@@ -223,16 +222,15 @@ def class_section(evaluation: EvaluationRows, confusion: IntArray) -> Section:
     """Returns faces, recall and precision of each expression that occurs."""
     recalls = [row for row in evaluation.select(EXPRESSION, ALL) if is_recall(row.measure)]
     table = class_table(recalls, confusion, evaluation.faces.labels)
-    estimates = {}
-    sizes = {}
+    rows = []
     for index in occurring(confusion):
         name = printable(evaluation.faces.labels[index])
-        estimates[name] = recalls[index].estimate
-        sizes[name] = int(confusion[index].sum())
+        size = int(confusion[index].sum())
+        rows.append(ChartRow(name, recalls[index].estimate, faces=size))
     return Section(
         "By expression",
         PROSE.text("by_expression"),
-        intervals=interval_chart(estimates, ".1%", "recall", sizes),
+        intervals=interval_chart(rows, ".1%", "recall"),
         more=[Section("Faces, recall and precision", rows=table)],
     )
 
@@ -341,17 +339,16 @@ def head_section(head: str, rows: Sequence[Row], titles: Mapping[str, str]) -> S
     """
     entry = HEADS[head]
     first = entry.measures[0]
-    estimates = {}
-    sizes = {}
+    drawn = []
     counted_rows = []
     for row in rows:
         if row.measure == first:
-            estimates[printable(titles[row.part])] = row.estimate
-            sizes[printable(titles[row.part])] = row.estimate.n
+            name = printable(titles[row.part])
+            drawn.append(ChartRow(name, row.estimate, faces=row.estimate.n))
             counted_rows.append(count_row(row.part, ALL, "", FACES, row.estimate.n))
         counted_rows.append(row)
     table = rows_table("output", counted_rows, ".3f", title=lambda row: titles[row.part])
-    chart = interval_chart(estimates, ".3f", first, sizes)
+    chart = interval_chart(drawn, ".3f", first)
     text = PROSE.text(
         "head",
         measures={name: MEASURES[name].meaning for name in table[0][2:]},

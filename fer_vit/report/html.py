@@ -18,7 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fer_vit.errors import printable
 from fer_vit.report.draw import expression_colour, probability_text
 from fer_vit.report.records import data_uri
+from fer_vit.stats.estimate import estimate_text
 from fer_vit.texts import json_text
+from fer_vit.wording import counted
 
 FIRST_SCRIPT = "base.js"  # the script of a folder that the other scripts of the folder use
 
@@ -45,6 +47,7 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.policies["json.dumps_function"] = json_text  # for the filter `tojson`
 _ENVIRONMENT.filters |= {"data_uri": data_uri, "printable": printable, "name_parts": name_parts}
 _ENVIRONMENT.filters |= {"probability": probability_text, "colour": expression_colour}
+_ENVIRONMENT.filters |= {"estimate": estimate_text, "counted": counted}
 
 
 def render(path: Path, name: str, **values: object) -> None:

@@ -1,6 +1,6 @@
 """Draws results with their intervals for papers: differences, and means of several conditions."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from fer_vit.errors import printable
 from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR, fitted
 from fer_vit.report.face_figures import FIGURE_DPI, FIGURE_WIDTH, FONT_POINTS
+from fer_vit.report.intervals import ChartRow
 from fer_vit.stats.estimate import Estimate
 
 LINE_HEIGHT = 0.17  # the height of a result, in inches
@@ -19,46 +20,42 @@ COLOURS = ("#3a3a3c", "#e8590c", "#1c7ed6", "#2f9e44", "#9c36b5", "#868e96")
 SPREAD = 0.6  # the height of the conditions of a measure, where the next measure is 1 away
 
 
-def differences_figure(
-    differences: Mapping[str, Estimate], clear: Collection[str], title: str, scale: float = 1
-) -> Figure:
+def differences_figure(rows: Sequence[ChartRow], title: str, scale: float = 1) -> Figure:
     """Draws differences with their intervals, the first at the top, and a line at 0.
 
     Args:
-        differences: The differences by name.
-        clear: The names of the differences with a filled dot.
+        rows: The differences. Those that are clear have a filled dot.
         title: What the numbers are.
         scale: The factor of the numbers: 100 for percentage points.
     """
-    figure, axes = _figure(len(differences), title)
+    figure, axes = _figure(len(rows), title)
     axes.axvline(0, color=FAINT_COLOUR, linewidth=0.7)
-    for place, (name, difference) in enumerate(differences.items()):
-        face = ACCENT_COLOUR if name in clear else "white"
-        _draw_interval(axes, difference, place, scale, "o", ACCENT_COLOUR, face)
-    _name_rows(axes, differences)
+    for place, row in enumerate(rows):
+        face = ACCENT_COLOUR if row.is_clear else "white"
+        _draw_interval(axes, row.estimate, place, scale, "o", ACCENT_COLOUR, face)
+    _name_rows(axes, [row.name for row in rows])
     return figure
 
 
-def means_figure(
-    means: Mapping[str, Mapping[str, Estimate]], title: str, scale: float = 1
-) -> Figure:
+def means_figure(rows: Sequence[ChartRow], title: str, scale: float = 1) -> Figure:
     """Draws the means of measures by condition with their intervals.
 
     Args:
-        means: The means by measure and condition; all measures have the same conditions.
+        rows: The means: names are conditions, and groups measures that have the same conditions.
         title: What the numbers are.
         scale: The factor of the numbers: 100 for percent.
     """
-    conditions = list(next(iter(means.values())))
-    lines = len(means) * (1 + (len(conditions) - 1) / 3)
+    measures = list(dict.fromkeys(row.group for row in rows))
+    conditions = list(dict.fromkeys(row.name for row in rows))
+    lines = len(measures) * (1 + (len(conditions) - 1) / 3)
     figure, axes = _figure(lines, title)
     step = SPREAD / len(conditions)
-    for place, by_condition in enumerate(means.values()):
-        for index, mean in enumerate(by_condition.values()):
-            height = place + (index - (len(conditions) - 1) / 2) * step
-            colour = COLOURS[index % len(COLOURS)]
-            marker = MARKERS[index % len(MARKERS)]
-            _draw_interval(axes, mean, height, scale, marker, colour, colour)
+    for row in rows:
+        index = conditions.index(row.name)
+        height = measures.index(row.group) + (index - (len(conditions) - 1) / 2) * step
+        colour = COLOURS[index % len(COLOURS)]
+        marker = MARKERS[index % len(MARKERS)]
+        _draw_interval(axes, row.estimate, height, scale, marker, colour, colour)
     for index, condition in enumerate(conditions):
         axes.plot(
             [],
@@ -71,7 +68,7 @@ def means_figure(
     legend = figure.legend(loc="outside upper center", ncols=3, fontsize=FONT_POINTS, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
-    _name_rows(axes, means)
+    _name_rows(axes, measures)
     return figure
 
 
@@ -87,7 +84,7 @@ def _figure(lines: float, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _name_rows(axes: Axes, names: Collection[str]) -> None:
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Writes the names of rows beside them, the first at the top."""
     fitting = [fitted(printable(name), FONT_POINTS, NAME_WIDTH) for name in names]
     axes.set_yticks(range(len(fitting)), fitting, parse_math=False)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fer_vit.geometry import Array, Mask
 from fer_vit.report.draw import percent
+from fer_vit.stats.series import MeanCourse
 
 UNITS = 1000  # the width and the height of a plot in SVG units
 MAX_AXIS_STEPS = 5  # the most steps between the ticks of an axis
@@ -118,37 +119,29 @@ def tick_text(value: float, form: str) -> str:
     return f"{round(value, 9) + 0.0:{sign}g}"
 
 
-class Course(NamedTuple):
-    """Values over time with their bounds; NaN leaves a gap."""
-
-    mean: Array  # (T,)
-    low: Array  # (T,)
-    high: Array  # (T,)
-
-
 def series_plots(
-    times: Array, courses: Mapping[str, Mapping[str, Course]], form: str
+    times: Array, courses: Mapping[str, Sequence[MeanCourse]], form: str
 ) -> list[Plot]:
     """Returns a plot for each measure, with a curve for each condition, all on one scale.
 
     Args:
         times: The ascending times (T,) in seconds.
-        courses: The values over time, by measure and condition.
+        courses: The means over time of each condition, by measure.
         form: The format of the values, as for `make_axis`.
     """
     arrays: list[Array] = []
-    for by_condition in courses.values():
-        for course in by_condition.values():
-            arrays += course
+    for of_measure in courses.values():
+        for course in of_measure:
+            arrays += [course.mean, course.low, course.high]
     values = np.concatenate(arrays)
     values = values[np.isfinite(values)]
     x = make_axis("seconds", float(times[0]), float(times[-1]))
     y = make_axis("", float(values.min()), float(values.max()), form)
     across = x.places(times)
     plots = []
-    for measure, by_condition in courses.items():
+    for measure, of_measure in courses.items():
         curves = []
-        for index, course in enumerate(by_condition.values()):
+        for index, course in enumerate(of_measure):
             curve = Curve(
                 colour=index % CURVE_COLOURS,
                 dashes=index // CURVE_COLOURS % DASHES,

@@ -8,11 +8,12 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from fer_vit.evaluation.page import class_table
-from fer_vit.report.intervals import Direction, difference_chart, grouped_chart
-from fer_vit.report.plots import Course, calibration_plot, series_plots
+from fer_vit.report.intervals import ChartRow, interval_chart
+from fer_vit.report.plots import calibration_plot, series_plots
 from fer_vit.report.results_page import Card, Page as ResultsPage, Section, write_page
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row
+from fer_vit.stats.series import MeanCourse
 from tests.helpers.browser import (
     SCREENS,
     Scheme,
@@ -32,8 +33,9 @@ CARDS = [
     Card(PICTURE, "val/four.png", 1, 0, 0.6, ["mistake"], []),
     Card(PICTURE, "val/five.png", 1, 1, 0.9, ["differ"], [f"the other: {HOSTILE}"]),
 ]
-SIDES = Direction("lower", "higher")
 SHARE = Estimate(mean=0.5, low=0.1, high=0.9)
+DIFFERENCES = [ChartRow("a", SHARE, is_clear=False), ChartRow(HOSTILE, SHARE, is_clear=True)]
+MEANS = [ChartRow("x", SHARE, "a"), ChartRow("y", SHARE, "a")]
 SECTIONS = [
     Section(
         "Scores",
@@ -45,9 +47,9 @@ SECTIONS = [
     Section(f"By {HOSTILE}", HOSTILE, [[HOSTILE, "faces"], [HOSTILE, "30"]]),
     Section(
         "Tests",
-        intervals=difference_chart({"a": SHARE, HOSTILE: SHARE}, "+.1%", HOSTILE, ["a"], SIDES),
+        intervals=interval_chart(DIFFERENCES, "+.1%", HOSTILE, "lower", "higher"),
         more=[
-            Section("Means", intervals=grouped_chart({"a": {"x": SHARE, "y": SHARE}}, ".1%", "")),
+            Section("Means", intervals=interval_chart(MEANS, ".1%", "")),
             Section("Table", rows=[["", "x"], ["a", "1"]]),
         ],
     ),
@@ -204,8 +206,8 @@ TITLES = [
 def test_names_in_any_script_are_text_in_the_browser(tab: Tab, tmp_path: Path) -> None:
     times = np.arange(4.0)
     values = np.array([0.1, 0.5, 0.2, 0.3])
-    course = Course(values, values - 0.05, values + 0.05)
-    plots = series_plots(times, {name: dict.fromkeys(TITLES, course) for name in TITLES}, ".3f")
+    course = MeanCourse(values, values - 0.05, values + 0.05, np.full(4, 6))
+    plots = series_plots(times, {name: [course] * len(TITLES) for name in TITLES}, ".3f")
     section = Section("Over time", plots=plots, curves=TITLES)
     results = ResultsPage(title="t", heading="", generator="test", facts={}, sections=[section])
     write_page(tmp_path / "page", results, {})

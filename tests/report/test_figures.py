@@ -16,6 +16,7 @@ from fer_vit.report.face_figures import (
     spread_out,
 )
 from fer_vit.report.interval_figures import means_figure
+from fer_vit.report.intervals import ChartRow
 from fer_vit.report.rendering import save_figure
 from fer_vit.stats.estimate import Estimate
 from fer_vit.visualization.figures import FigureOptions
@@ -107,10 +108,11 @@ def test_bars_of_shares_have_the_same_scale_in_all_figures() -> None:
 
 
 def test_twenty_conditions_look_different() -> None:
-    means = {
-        f"condition {number}": Estimate(number, number - 1, number + 1) for number in range(20)
-    }
-    figure = means_figure({"joy": means}, "mean")
+    rows = []
+    for number in range(20):
+        mean = Estimate(number, number - 1, number + 1)
+        rows.append(ChartRow(f"condition {number}", mean, "joy"))
+    figure = means_figure(rows, "mean")
     (legend,) = figure.legends
     looks = {(line.get_marker(), line.get_color()) for line in legend.get_lines()}
     assert len(looks) == 20

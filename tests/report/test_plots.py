@@ -5,7 +5,6 @@ import pytest
 
 from fer_vit.report.plots import (
     CURVE_COLOURS,
-    Course,
     area_path,
     calibration_plot,
     line_path,
@@ -14,6 +13,7 @@ from fer_vit.report.plots import (
     series_plots,
     tick_text,
 )
+from fer_vit.stats.series import MeanCourse
 
 NAN = np.nan
 
@@ -79,14 +79,14 @@ def test_calibration_equals_numpy() -> None:
 def test_series_of_all_conditions_lie_on_one_scale() -> None:
     times = np.array([0.5, 1.5, 2.5])
     mean = np.array([0.2, NAN, 0.4])
-    course = Course(mean, mean - 0.1, mean + 0.1)
-    plots = series_plots(times, {"a": {"x": course}, "b": {"x": course, "y": course}}, ".3f")
+    course = MeanCourse(mean, mean - 0.1, mean + 0.1, np.ones(len(mean), int))
+    plots = series_plots(times, {"a": [course], "b": [course, course]}, ".3f")
     assert [plot.title for plot in plots] == ["a", "b"]
     assert plots[0].y == plots[1].y
     assert (plots[0].y.low, plots[0].y.high) == pytest.approx((0.1, 0.5))
     assert plots[0].x.low == 0.5
     assert [curve.colour for curve in plots[1].curves] == [0, 1]
-    many = series_plots(times, {"a": dict.fromkeys(map(str, range(8)), course)}, ".3f")
+    many = series_plots(times, {"a": [course] * 8}, ".3f")
     last = many[0].curves[-1]
     assert last.colour == 7 - CURVE_COLOURS
     assert last.dashes == 1
