@@ -179,11 +179,9 @@ def read_metadata(path: str, table: pa.Table) -> tuple[tuple[str, ...], HeadOutp
         labels = meta["labels"]
         names = meta.get("outputs", {})  # by head
         scheme = tuple(meta["landmarks"])
-        are_lists = [isinstance(part, list) for part in (labels, *names.values())]
-        are_texts = [isinstance(name, str) for part in names.values() for name in part]
-        if not all(are_lists + are_texts):
+        if not isinstance(labels, list):
             raise TypeError
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise FerVitError(
             f"{path}: the metadata `fer_vit` is missing or invalid. {PREPARE_AGAIN}"
         ) from None

@@ -252,11 +252,12 @@ def _read_values(
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
     angles = {column.name: values[column] for column in columns if column.output.head == POSE}
-    divisors = {POSE: angle_divisor(table.source, angles, angle_unit)}
+    divisor_of_angles = angle_divisor(table.source, angles, angle_unit)
     for column in columns:
-        divisor = column.scale or au_scale or 1
-        divisor = divisors.get(column.output.head, divisor)
         head = column.output.kind
+        divisor = column.scale or au_scale or 1
+        if column.output.head == POSE:
+            divisor = divisor_of_angles
         check_target_range(table.source, column.name, values[column], column.output, divisor)
         values[column] = values[column] / divisor
         known = values[column][~np.isnan(values[column])]
