@@ -131,8 +131,9 @@ def read_crop(plain: Any, name: str | Path) -> CropSpec:
 
 def _read_outputs(plain: dict[str, Any], name: str | Path) -> HeadOutputs:
     """Converts and checks the outputs of a file, by hand: jsonargparse takes 10 ms for 50."""
-    outputs = HeadOutputs.of_names(plain.get("outputs") or {}, name)
-    r = plain.get("r") or {}
+    given = {key: plain[key] for key in OUTPUT_KEYS if plain.get(key) is not None}
+    outputs = HeadOutputs.of_names(given.get("outputs", {}), name)
+    r = given.get("r", {})
     if not _is_r(r, outputs):
         raise ModelError(f"{name}: expected r to be from -1 to 1 by output, but got {short(r)}.")
     return outputs.with_r(r)
