@@ -207,9 +207,10 @@ class Head:
 
         The targets 179 and -179 degrees become 179 and 181, and so the values near them.
         """
-        if self.period is not None:
-            targets = join_directions(targets, self.period)
-        return self.near(values, targets), targets
+        if self.period is None:
+            return values, targets
+        targets = join_directions(targets, self.period)
+        return values_near(values, targets, self.period), targets
 
 
 HEADS: dict[str, Head] = {  # the heads beside `expression`, by name

@@ -59,11 +59,12 @@ class ManifestFaces(Labelled):
             columns["ambiguous"] = as_objects(ambiguous.tolist())
         values = np.concatenate([part.outputs for part in parts])  # (N, K)
         outputs = model.outputs.by_column(values.T)
+        targets = {output.column: pair.targets for output, pair in self.outputs.items()}
         return replace(
             self,
             probabilities=probabilities,
             columns=columns,
-            outputs=pair_outputs(outputs, self.manifest.target_values()),
+            outputs=pair_outputs(outputs, targets),
         )
 
 
@@ -104,17 +105,18 @@ def open_manifest(
     has_landmarks = ~np.isnan(manifest.landmarks()[:, 0, 0])
     has_score = np.array(manifest.column("score"), float) != 0
     unknown = dict.fromkeys(model.outputs.columns, np.full(len(manifest), np.nan))
+    targets = manifest.target_values()
     faces = ManifestFaces(
         labels=labels,
         paths=as_objects(manifest.image_names()),
         probabilities=np.full((len(manifest), len(labels)), np.nan),
         detected=has_landmarks & has_score,
-        targets=manifest.model_targets(labels),
         columns=manifest.describing_columns(),
+        targets=manifest.model_targets(labels),
         rows=np.arange(len(manifest)),
         facts=model.conditions,
         notes=tuple(notes),
-        outputs=pair_outputs(unknown, manifest.target_values()),
+        outputs=pair_outputs(unknown, targets),
         manifest=manifest,
         model=model,
         merge=merge,

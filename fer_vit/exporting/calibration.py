@@ -79,6 +79,8 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
         A report.
     """
     net = model.net
+    # a class without training faces is an error before the faces are predicted
+    prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
     net.adjust((), 0)
     faces, batches, target = labelled_batches(model, manifest)  # target: (N, C)
     first, second = calibration_halves(faces)
@@ -87,7 +89,6 @@ def calibrate_model(model: Recognizer, manifest: Manifest, strength: float) -> s
     report = ""
 
     # The adjustment is first, because temperature and thresholds are fitted to adjusted logits.
-    prior = expected_prior(training_prior(manifest, strength), net.settings.evened)
     net.adjust(prior, strength)
     offset = net.settings.offset()
     if offset is not None:

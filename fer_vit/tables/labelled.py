@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fer_vit.angles import join_directions
 from fer_vit.face.image import ImageError, read_image
 from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import BOX_COLUMNS
@@ -42,11 +41,8 @@ def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> d
     """Returns the outputs among columns that have both values (N,) and targets (N,)."""
     pairs = {}
     for output in HeadOutputs.among(column for column in targets if column in values):
-        target = targets[output.column]
-        period = output.kind.period
-        if period is not None:
-            target = join_directions(target[:, None], period)[:, 0]
-        pairs[output] = Pair(output.kind.near(values[output.column], target), target)
+        column = output.column
+        pairs[output] = Pair(*output.kind.comparable(values[column], targets[column]))
     return pairs
 
 
