@@ -17,8 +17,7 @@ from tempfile import TemporaryDirectory
 import cv2
 
 from benchmarks.machine import PROGRAM, machine, run_main, spread
-from fer_vit.face.finder import Crop, stack_crops
-from fer_vit.faces import PhotoInfo
+from fer_vit.faces import Crops, PhotoInfo, join_crops
 from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import make_finder
@@ -66,15 +65,16 @@ def stage_seconds(clip: Path, precision: str) -> tuple[CPU, int]:
                 return
             yield frame
 
-    crops: list[Crop] = []
+    crops: list[Crops] = []
     count = 0
     with stage(seconds, "decode, find and crop"):
         tracked = track_faces(finder, frames(), PhotoInfo(str(clip)), options.detect_every, True)
-        for item in tracked:
-            crops += item.crops
+        for faces in tracked:
+            if faces.crops:
+                crops.append(faces.crops)
             count += 1
     with stage(seconds, "network"):
-        for part in stack_crops(crops).split(FACES_PER_PASS):
+        for part in join_crops(crops).split(FACES_PER_PASS):
             model.read(part)
     seconds["find and crop"] = seconds.pop("decode, find and crop") - seconds["decode"]
     return seconds, count

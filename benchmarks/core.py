@@ -24,7 +24,7 @@ import onnxruntime
 from benchmarks.machine import PROGRAM, machine, run_main, spread
 from fer_vit.engine.onnx_engine import network_inputs
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.predict.recognizer import load
 
 ROOT = Path(__file__).parents[1]

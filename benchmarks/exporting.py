@@ -22,7 +22,7 @@ from fer_vit.commands.export import export
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.onnx_engine import network_inputs
 from fer_vit.exporting.calibration import labelled_batches
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.predict.recognizer import load_torch
 
 Probabilities = Callable[[Crops], NDArray[Any]]

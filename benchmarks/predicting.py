@@ -23,10 +23,10 @@ from benchmarks.machine import PROGRAM, machine, ratios, run_main, spread
 from fer_vit.data.manifest import Manifest
 from fer_vit.face.crop import crop_face, place_regions
 from fer_vit.face.detectors import YuNet
-from fer_vit.face.finder import Crops
 from fer_vit.face.image import decode_image
 from fer_vit.face.landmarks import refine_landmarks
 from fer_vit.face.yunet import yunet_path
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.recognizer import Recognizer, load
 

@@ -165,6 +165,37 @@ class Scheme:
         return replace(self, origin=self.origin._replace(predicted_on=None))
 
 
+@dataclass(frozen=True, eq=False)
+class Crops:
+    """B faces as a model gets them."""
+
+    image: Image  # (B, S, S, 3)
+    boxes: Float32Array  # (B, R, 4), boxes of the regions, xyxy in crop pixels; 0 where not `valid`
+    valid: Mask  # (B, R), which regions are present
+    to_crop: Array  # (B, 2, 3), the matrices from photo to crop pixels
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, rows: slice | IntArray) -> "Crops":
+        return Crops(self.image[rows], self.boxes[rows], self.valid[rows], self.to_crop[rows])
+
+    def split(self, size: int) -> Iterator["Crops"]:
+        """Yields the crops in chunks of at most `size` faces."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+
+def join_crops(parts: Sequence[Crops]) -> Crops:
+    """Joins the crops of one or more parts."""
+    return Crops(
+        image=np.concatenate([part.image for part in parts]),
+        boxes=np.concatenate([part.boxes for part in parts]),
+        valid=np.concatenate([part.valid for part in parts]),
+        to_crop=np.concatenate([part.to_crop for part in parts]),
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Faces(Sequence["Face"]):
     """N faces of M photos in order: arrays with a row for each face.
@@ -195,6 +226,7 @@ class Faces(Sequence["Face"]):
         in_photo: Which regions have their centre in the photo (N, R).
         blur: The width of edges in pixels (N,), about 1.1 in FERPlus; NaN without contrast.
         features: The features before the classifier (N, D).
+        crops: The N faces as a model gets them. None: they are not cut, or classified already.
     """
 
     infos: tuple[PhotoInfo, ...]
@@ -216,6 +248,7 @@ class Faces(Sequence["Face"]):
     in_photo: Mask
     blur: Array
     features: Float32Array
+    crops: Crops | None = None
 
     # ------------------------------------------------------------------ some of the faces
 
@@ -262,7 +295,8 @@ class Faces(Sequence["Face"]):
     def _select(self, indices: IntArray, infos: tuple[PhotoInfo, ...], photo: IntArray) -> Self:
         columns: dict[str, Any] = {name: getattr(self, name)[indices] for name in ARRAYS}
         columns["photo"] = photo
-        return replace(self, infos=infos, **columns)
+        crops = None if self.crops is None else self.crops[indices]
+        return replace(self, infos=infos, crops=crops, **columns)
 
     def photos(self) -> list["Photo"]:
         """Returns each photo and frame with its faces.
@@ -517,7 +551,9 @@ class Faces(Sequence["Face"]):
 
 
 # The attributes of `Faces` that have a row for each face.
-ARRAYS = tuple(array.name for array in fields(Faces) if array.name not in ("infos", "scheme"))
+ARRAYS = tuple(
+    array.name for array in fields(Faces) if array.name not in ("infos", "scheme", "crops")
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -838,7 +874,10 @@ def join_faces(batches: Sequence[AnyFaces]) -> AnyFaces:
     photo = [batch.photo + start for batch, start in zip(batches, starts, strict=False)]
     columns["photo"] = np.concatenate(photo)
     infos = tuple(chain.from_iterable(batch.infos for batch in batches))
-    return replace(classified[0], infos=infos, scheme=replace(scheme, origin=origin), **columns)
+    scheme = replace(scheme, origin=origin)
+    cut = [batch.crops for batch in classified if batch.crops is not None]
+    crops = join_crops(cut) if cut else None
+    return replace(classified[0], infos=infos, scheme=scheme, crops=crops, **columns)
 
 
 def collect_faces(faces: Face | Faces | Sequence[Face]) -> Faces:

@@ -181,8 +181,8 @@ def test_features_are_what_the_classifier_takes(
 def test_features_per_expression_are_averaged() -> None:
     model = load(small_model(pool="query", regions=("mouth",)), "cpu")
     face = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
-    (batch,) = next(iter(model.find([face], PhotoOptions("crop", "none"))))[1]
-    pooled = model.net.pool_features(*as_tensors(batch))
+    found = next(model.find([face], PhotoOptions("crop", "none")))
+    pooled = model.net.pool_features(*as_tensors(found.crops))
     assert pooled.shape == (1, len(model.labels), 32)
     averaged = model.features(face, face="crop", detector="none")
     assert np.allclose(

@@ -20,12 +20,13 @@ from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
 from fer_vit.exporting.calibration import labelled_batches
 from fer_vit.face.detectors import DEFAULT_DETECTOR
-from fer_vit.face.finder import Crops, FaceMode
+from fer_vit.face.finder import FaceMode
+from fer_vit.faces import Crops, Faces
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array, IntArray
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.recognizer import FoundFaces, Recognizer, load_torch
+from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load_torch
 from fer_vit.report.table import markdown
 from fer_vit.stats.bootstrap import MIN_UNITS, mean_intervals
 from fer_vit.stats.estimate import Estimate, estimate_text, plain_estimates
@@ -174,11 +175,11 @@ def manifest_faces(
         yield batch, list(islice(units, len(batch)))
 
 
-def limit_faces(photos: Iterable[FoundFaces], max_faces: int) -> Iterator[MeasuredBatch]:
+def limit_faces(photos: Iterable[Faces], max_faces: int) -> Iterator[MeasuredBatch]:
     """Yields batches up to `max_faces` faces in all, and the photo of each face."""
-    for faces, batches in photos:
+    for faces in photos:
         paths = (face.path for face in faces)
-        for batch in batches:
+        for batch in faces.crops.split(FACES_PER_PASS) if faces.crops else ():
             kept = batch[:max_faces]
             yield kept, list(islice(paths, len(kept)))
             max_faces -= len(kept)

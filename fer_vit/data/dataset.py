@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest, named_in_errors
 from fer_vit.face.crop import Cropped, CropSpec, crop_face, mirror, place_regions
-from fer_vit.face.finder import Crop, Crops, stack_crops
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array, Float32Array, Image, Mask, rotation
 from fer_vit.heads import HEADS
 from fer_vit.processes import run_seed
@@ -192,11 +192,13 @@ def crop_mirrored(image: Image, landmarks: Array | None, spec: CropSpec, seed: i
 def face_crops(dataset: FaceDataset, rows: Sequence[int], size: int) -> Iterator[Crops]:
     """Yields rows in batches of `size` faces."""
     for start in tqdm(range(0, len(rows), size), unit=" batches", disable=None, leave=False):
-        crops = []
-        for row in rows[start : start + size]:
-            face = dataset[row]
-            crops.append(Crop(face.image, face.boxes, face.valid, face.to_crop))
-        yield stack_crops(crops)
+        faces = [dataset[row] for row in rows[start : start + size]]
+        yield Crops(
+            image=np.stack([face.image for face in faces]),
+            boxes=np.stack([face.boxes for face in faces]),
+            valid=np.stack([face.valid for face in faces]),
+            to_crop=np.stack([face.to_crop for face in faces]),
+        )
 
 
 class Position(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 
 from fer_vit.engine.protocol import Calibration, RawOutputs
 from fer_vit.errors import ModelError, short
-from fer_vit.face.finder import Crops
 from fer_vit.face.network import CPU, open_network
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array
 from fer_vit.model_settings import ModelSettings, check_ranges, read_settings
 from fer_vit.processes import threads

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from fer_vit.conformal import Thresholds
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.geometry import Float32Array
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from fer_vit.engine.protocol import Calibration, RawOutputs
 from fer_vit.engine.torch_threads import compute_in_forks, few_threads
 from fer_vit.errors import FerVitError
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import process_rank

@@ -30,11 +30,11 @@ from fer_vit.face.detectors import (
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.face.pose import head_pose
-from fer_vit.faces import READ_STATUSES, PhotoInfo, no_faces
+from fer_vit.faces import READ_STATUSES, Faces, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import Merge, merge_names, merge_probabilities
-from fer_vit.predict.photos import Item, Reader, read_batches
+from fer_vit.predict.photos import Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
 
@@ -73,18 +73,18 @@ class CorruptedCrops:
         """Returns the name of a row in messages."""
         return f"image {index}"
 
-    def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the crop of a row's face; without a face, the status has the reason."""
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the face of a row with its crop; without a face, the status has the reason."""
         info = PhotoInfo(self.name(index), index=index)
         try:
             yield self.read(info)
         except ImageError as error:
-            yield Item(no_faces([replace(info, status=str(error))]), [])
+            yield no_faces([replace(info, status=str(error))])
         except (cv2.error, MemoryError):  # an image with an unusual shape, or a huge image
-            yield Item(no_faces([replace(info, status="the image cannot be processed")]), [])
+            yield no_faces([replace(info, status="the image cannot be processed")])
 
-    def read(self, info: PhotoInfo) -> Item:
-        """Returns the face of a row and its crop; the same image always gets the same shifts."""
+    def read(self, info: PhotoInfo) -> Faces:
+        """Returns the face of a row with its crop; the same image always gets the same shifts."""
         image = self.changed_image(info.index)
         faces = self.finder.find(image, info)
         if self.shift:
@@ -93,7 +93,7 @@ class CorruptedCrops:
             direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (5, 2)
             steps = self.shift * max(image.shape[:2]) * direction
             faces = replace(faces, landmarks=faces.landmarks + steps)
-        return Item(faces, self.finder.crop(image, faces))
+        return self.finder.crop(image, faces)
 
     def changed_image(self, index: int) -> Image:
         """Returns the image of a row after the change."""
@@ -263,12 +263,12 @@ def read_crops(model: Recognizer, reader: Reader, num_crops: int) -> tuple[Array
     """Returns the probabilities (N, C) and the outputs (N, K) of N crops with one face each."""
     probabilities = []
     values = []
-    for faces, crops in read_batches(reader, range(num_crops), FACES_PER_PASS, cores() - 1):
+    for faces in read_batches(reader, range(num_crops), FACES_PER_PASS, cores() - 1):
         for info in faces.infos:
             if info.status not in READ_STATUSES:
                 raise FerVitError(f"{info.path}: {info.status}.")
-        if crops is not None:
-            read = model.read(crops)
+        if faces.crops is not None:
+            read = model.read(faces.crops)
             probabilities.append(read.probabilities)
             values.append(read.outputs)
     return np.concatenate(probabilities), np.concatenate(values)

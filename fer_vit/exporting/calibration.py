@@ -17,7 +17,7 @@ from fer_vit.data.schema import Split
 from fer_vit.engine.decode import softmax
 from fer_vit.engine.protocol import Calibration
 from fer_vit.errors import FerVitError
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.geometry import IntArray
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.stats.scores import score_once

@@ -24,7 +24,7 @@ from fer_vit.exporting.calibration import (
     predict_logits,
 )
 from fer_vit.exporting.graphs import example_inputs, export_onnx, graph_facts, quantize_onnx
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load_torch
 from fer_vit.store.folder import hash_weights, load_network

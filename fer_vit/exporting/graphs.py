@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from fer_vit.engine.onnx_engine import network_inputs
 from fer_vit.face.crop import REGIONS
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.heads import HEADS
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT

@@ -1,7 +1,7 @@
 """Finds faces in photos and frames, and cuts them out as a model needs them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,46 +10,11 @@ import fer_vit.face.image as image_file
 from fer_vit.face.crop import CropSpec, crop_face, face_matrix, place_regions
 from fer_vit.face.detection import Detection, to_faces
 from fer_vit.face.detectors import MAX_SIDE, Detector, NoDetector, is_photo
-from fer_vit.faces import Faces, PhotoInfo
-from fer_vit.geometry import Array, Float32Array, Image, Mask
+from fer_vit.faces import Crops, Faces, PhotoInfo
+from fer_vit.geometry import Image
 
 FaceMode = Literal["detect", "crop"]
 IN_MEMORY = PhotoInfo("image")
-
-
-class Crop(NamedTuple):
-    """A face as a model gets it: a crop and its regions."""
-
-    image: Image  # (S, S, 3)
-    boxes: Float32Array  # (R, 4), boxes of the regions, xyxy in crop pixels; 0 where not `valid`
-    valid: Mask  # (R,), which regions are present
-    to_crop: Array  # (2, 3), the matrix from photo to crop pixels
-
-
-@dataclass(frozen=True, eq=False)
-class Crops:
-    """B faces as a model gets them, stacked."""
-
-    image: Image  # (B, S, S, 3)
-    boxes: Float32Array  # (B, R, 4), as in `Crop`
-    valid: Mask  # (B, R)
-    to_crop: Array  # (B, 2, 3)
-
-    def __len__(self) -> int:
-        return len(self.image)
-
-    def __getitem__(self, rows: slice) -> "Crops":
-        return Crops(self.image[rows], self.boxes[rows], self.valid[rows], self.to_crop[rows])
-
-    def split(self, size: int) -> Iterator["Crops"]:
-        """Yields the crops in chunks of at most `size` faces."""
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
-
-
-def stack_crops(crops: Sequence[Crop]) -> Crops:
-    """Stacks one or more crops of one size."""
-    return Crops(*(np.stack(part) for part in zip(*crops, strict=True)))
 
 
 class Search(NamedTuple):
@@ -126,21 +91,30 @@ class FaceFinder:
         """
         return self.mode == "crop" and self.detector.searches and is_photo(self.detector, image)
 
-    def crop(self, image: Image, faces: Faces, reduction: int = 1) -> list[Crop]:
-        """Returns the crops of faces.
+    def crop(self, image: Image, faces: Faces, reduction: int = 1) -> Faces:
+        """Returns faces with their crops.
 
         Args:
             image: The photo (H, W, 3), or a copy whose sides are divided by `reduction`.
             faces: The faces in pixels of the photo.
             reduction: By what the sides of the photo were divided; 1 for the photo itself.
         """
-        crops = []
+        if not len(faces):
+            return faces
+        images = []
+        boxes = []
+        valid = []
+        to_crop = []
         for points in faces.landmarks:
             # Without landmarks (NaN), the whole image is the crop.
             landmarks = points / reduction if np.isfinite(points).all() else None
             cropped = crop_face(image, landmarks, self.spec, framed=self.mode == "crop")
-            boxes, valid = place_regions(cropped.landmarks, self.spec)
-            to_crop = cropped.to_crop.copy()  # from pixels of `image`
-            to_crop[:, :2] /= reduction  # from pixels of the photo
-            crops.append(Crop(cropped.image, boxes, valid, to_crop))
-        return crops
+            boxes_of_face, valid_of_face = place_regions(cropped.landmarks, self.spec)
+            images.append(cropped.image)
+            boxes.append(boxes_of_face)
+            valid.append(valid_of_face)
+            to_crop.append(cropped.to_crop)
+        matrices = np.stack(to_crop)  # (N, 2, 3), from pixels of `image`
+        matrices[:, :, :2] /= reduction  # from pixels of the photo
+        crops = Crops(np.stack(images), np.stack(boxes), np.stack(valid), matrices)
+        return replace(faces, crops=crops)

@@ -12,8 +12,7 @@ from fer_vit.engine.protocol import Engine, RawOutputs
 from fer_vit.explain.methods import HEAT_GRID, REGIONS, choose_method
 from fer_vit.explain.regions import normalized_shares, region_falls, spread_shares
 from fer_vit.extras import needed_by
-from fer_vit.face.finder import Crops
-from fer_vit.faces import Face
+from fer_vit.faces import Crops, Face
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.predict.plot import face_view, finish_figure, read_photo
 from fer_vit.report.draw import Attention

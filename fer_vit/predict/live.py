@@ -14,14 +14,13 @@ import cv2
 import numpy as np
 
 from fer_vit.errors import FerVitError
-from fer_vit.face.finder import stack_crops
 from fer_vit.face.image import ImageError, quiet_opencv
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
 from fer_vit.predict.frames import Frame, play
-from fer_vit.predict.photos import Item, PhotoOptions
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import make_finder
-from fer_vit.predict.recognizer import FoundFaces, Recognizer
+from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.results import FaceResults
 from fer_vit.predict.shots import make_small, number_shots
 from fer_vit.predict.smoothing import LIVE, smooth_faces
@@ -73,15 +72,9 @@ def recognize_frames(
     """Yields the faces of each frame, without delay; `smoothed` averages over past frames."""
     options = PhotoOptions()
     finder = make_finder(model.crop_spec, options)
-    items = track_faces(finder, frames, PhotoInfo(name), options.detect_every)
-    classified = model.classify(_ready(items), [Path(name)], options.detector)
+    found_faces = track_faces(finder, frames, PhotoInfo(name), options.detect_every)
+    classified = model.classify(found_faces, [Path(name)], options.detector)
     return smooth_faces(classified, options.smooth, LIVE)
-
-
-def _ready(items: Iterable[Item]) -> Iterator[FoundFaces]:
-    """Yields the faces of each frame with a batch of their crops, or no batch if there are none."""
-    for faces, crops in items:
-        yield FoundFaces(faces, [stack_crops(crops)] if crops else [])
 
 
 def public_source_name(source: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, get_args
+from typing import Protocol, get_args
 
 import cv2
 import numpy as np
@@ -23,13 +23,14 @@ from fer_vit.face.detectors import (
     ChosenDetector,
     find_detector,
 )
-from fer_vit.face.finder import Crop, Crops, FaceFinder, FaceMode, stack_crops
+from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.headers import has_several_pages, is_animated
 from fer_vit.face.image import CRASHED, ImageError
 from fer_vit.faces import (
     FIRST_FRAME,
     NO_FACE,
     OK,
+    Crops,
     Faces,
     PhotoInfo,
     Source,
@@ -141,20 +142,6 @@ class PhotoOptions:
         return values
 
 
-class Item(NamedTuple):
-    """A photo or frame with its faces and their crops."""
-
-    faces: Faces
-    crops: list[Crop]  # crops of the faces, in the same order
-
-
-class PhotoBatch(NamedTuple):
-    """Several photos or frames with their faces and the crops of these."""
-
-    faces: Faces
-    crops: Crops | None  # crops of the faces, in the same order; None: there is no face
-
-
 @dataclass(frozen=True, eq=False)
 class PhotoReader:
     """Reads photos, finds their faces and cuts them out."""
@@ -166,12 +153,12 @@ class PhotoReader:
         """Returns the name of a photo in results."""
         return source_name(self.sources[index], index)
 
-    def read_items(self, index: int) -> Iterator[Item]:
-        """Yields a photo with its faces as crops."""
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of a photo with their crops."""
         yield self.read(index)
 
-    def read(self, index: int) -> Item:
-        """Reads a photo and cuts out its faces; the status of an unreadable photo is the reason."""
+    def read(self, index: int) -> Faces:
+        """Returns the faces of a photo with their crops; the status says why it cannot be read."""
         source = self.sources[index]
         info = PhotoInfo(self.name(index), index=index)
         try:
@@ -182,39 +169,35 @@ class PhotoReader:
             else:
                 search = self.finder.search(content, info)
                 has_more = False
-            crops = self.finder.crop(search.image, search.faces, search.reduction)
+            faces = self.finder.crop(search.image, search.faces, search.reduction)
             taken_whole = self.finder.shows_photo(search.image)
         except ImageError as error:
-            return Item(no_faces([replace(info, status=str(error))]), [])
+            return no_faces([replace(info, status=str(error))])
         except (cv2.error, MemoryError):  # an image of an odd shape, or a huge image
-            return Item(no_faces([replace(info, status="the image cannot be processed")]), [])
-        status = OK if len(search.faces) else NO_FACE
+            return no_faces([replace(info, status="the image cannot be processed")])
+        status = OK if len(faces) else NO_FACE
         if has_more:
             status = FIRST_FRAME
         info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
-        faces = replace(search.faces, infos=(info,))
-        return Item(faces, crops)
+        return replace(faces, infos=(info,))
 
 
-def crop_again(faces: Faces, image: Image) -> list[Crop]:
+def crop_again(faces: Faces, image: Image) -> Crops:
     """Cuts the classified faces of one photo out of its image (H, W, 3) again."""
-    crops = []
-    for row, to_crop in enumerate(faces.to_crop):
-        crop = Crop(
-            image=warp(image, to_crop, faces.scheme.crop_size),
-            boxes=faces.boxes[row].astype(np.float32),
-            valid=faces.visible[row],
-            to_crop=to_crop,
-        )
-        crops.append(crop)
-    return crops
+    size = faces.scheme.crop_size
+    return Crops(
+        image=np.stack([warp(image, to_crop, size) for to_crop in faces.to_crop]),
+        boxes=faces.boxes.astype(np.float32),
+        valid=faces.visible,
+        to_crop=faces.to_crop,
+    )
 
 
 class Reader(Protocol):
     """Reads sources by their index."""
 
-    def read_items(self, index: int) -> Iterator[Item]:
-        """Yields a photo, or the frames of a video, with its faces as crops."""
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of a photo, or of the frames of a video, with their crops."""
 
     def name(self, index: int) -> str:
         """Returns the name of a source in tables."""
@@ -222,25 +205,18 @@ class Reader(Protocol):
 
 def read_batches(
     reader: Reader, indices: Sequence[int], batch_size: int, processes: int
-) -> Iterator[PhotoBatch]:
-    """Yields batches of photos or frames in order, read by worker processes (0: this process).
+) -> Iterator[Faces]:
+    """Yields batches of photos or frames in order, with their faces and the crops of these.
 
-    A source that kills its worker process has the status `CRASHED`.
+    Worker processes read them; with 0 `processes`, this process does. A source that kills its
+    worker process has the status `CRASHED`.
     """
 
-    def items() -> Iterator[Item]:
-        for index, item in work_in_processes(reader.read_items, indices, processes):
-            if item is None:
-                crashed = PhotoInfo(reader.name(index), CRASHED, index)
-                item = Item(no_faces([crashed]), [])
-            yield item
+    def each_photo() -> Iterator[Faces]:
+        for index, faces in work_in_processes(reader.read_faces, indices, processes):
+            crashed = PhotoInfo(reader.name(index), CRASHED, index)
+            yield no_faces([crashed]) if faces is None else faces
 
-    stream = items()
-    while batch := list(islice(stream, batch_size)):
-        yield _join_items(batch)
-
-
-def _join_items(items: Sequence[Item]) -> PhotoBatch:
-    faces = join_faces([item.faces for item in items])
-    crops = [crop for item in items for crop in item.crops]
-    return PhotoBatch(faces, stack_crops(crops) if crops else None)
+    photos = each_photo()
+    while batch := list(islice(photos, batch_size)):
+        yield join_faces(batch)

@@ -12,16 +12,10 @@ from typing import NamedTuple
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
-from fer_vit.faces import Source
+from fer_vit.faces import Faces, Source
 from fer_vit.model_settings import read_crop
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.photos import (
-    PhotoBatch,
-    PhotoOptions,
-    PhotoReader,
-    Reader,
-    read_batches,
-)
+from fer_vit.predict.photos import PhotoOptions, PhotoReader, Reader, read_batches
 from fer_vit.predict.stamps import StampedReader
 from fer_vit.processes import cores
 from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
@@ -29,7 +23,7 @@ from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
 
 def read_sources(
     sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions, stamped: bool = False
-) -> Iterator[PhotoBatch]:
+) -> Iterator[Faces]:
     """Yields batches of photos and frames, in order. The first worker processes start at once.
 
     With `stamped`, the sources are files, and each `PhotoInfo` has the stamp of its file.
@@ -51,7 +45,7 @@ def _read_run(
     stamped: bool,
     videos: bool,
     indices: Sequence[int],
-) -> Iterator[PhotoBatch]:
+) -> Iterator[Faces]:
     """Yields batches of successive photos, or, with `videos`, of successive videos."""
     processes = count_processes(options, len(indices), videos)
     reader: Reader = PhotoReader(sources, finder)
@@ -96,7 +90,7 @@ class Started(NamedTuple):
     """Reading that began before the model was loaded: imports for a model take two seconds."""
 
     spec: CropSpec  # how faces are cropped, for the model that will be loaded
-    batches: Iterator[PhotoBatch]
+    batches: Iterator[Faces]
 
 
 def start_reading(

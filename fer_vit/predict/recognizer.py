@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image as Pil
@@ -27,8 +27,9 @@ from fer_vit.errors import FerVitError, ModelError, short
 from fer_vit.extras import missing_extra
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
-from fer_vit.face.finder import Crops, FaceMode, stack_crops
+from fer_vit.face.finder import FaceMode
 from fer_vit.faces import (
+    Crops,
     Face,
     Faces,
     Origin,
@@ -36,6 +37,7 @@ from fer_vit.faces import (
     Scheme,
     Source,
     collect_faces,
+    join_crops,
     join_faces,
     no_faces,
 )
@@ -62,13 +64,6 @@ if TYPE_CHECKING:
     from fer_vit.predict.explanations import Explanations
 
 FACES_PER_PASS = 64  # faces in one forward pass
-
-
-class FoundFaces(NamedTuple):
-    """Photos or frames with their faces."""
-
-    faces: Faces
-    batches: list[Crops]  # crops of the faces for the network, in the same order
 
 
 def load(
@@ -452,8 +447,8 @@ class Recognizer:
         crops = []
         for photo in faces.photos():
             if len(photo.faces):
-                crops += crop_again(photo.faces, read_photo(photo.faces[0]))
-        return stack_crops(crops)
+                crops.append(crop_again(photo.faces, read_photo(photo.faces[0])))
+        return join_crops(crops)
 
     def features(self, images: Images | Iterable[Images], **options: Any) -> Float32Array:
         """Returns the features (N, D) of the faces that `predict` finds with these arguments."""
@@ -511,8 +506,8 @@ class Recognizer:
         sources: Sequence[Source],
         options: PhotoOptions,
         started: Started | None = None,
-    ) -> Iterator[FoundFaces]:
-        """Yields photos and frames, in order, with their faces in batches for `read`.
+    ) -> Iterator[Faces]:
+        """Yields batches of photos and frames, in order, with their faces and the crops of these.
 
         A progress bar is shown. `started` is a reading of the same sources that began earlier; it
         is not used if it has crops for another model.
@@ -524,33 +519,30 @@ class Recognizer:
         # The number of frames of a video is known only at its end.
         total = None if any(map(is_video, sources)) else len(sources)
         with tqdm(total=total, unit=" images", disable=None) as bar:
-            for faces, crops in batches:
-                # A photo may contain hundreds of faces, and recorded attention grows with their
-                # number.
-                chunks = crops.split(FACES_PER_PASS) if crops else []
-                yield FoundFaces(faces, [*chunks])
+            for faces in batches:
+                yield faces
                 bar.update(len(faces.infos))
 
     def classify(
         self,
-        found_faces: Iterable[FoundFaces],
+        found_faces: Iterable[Faces],
         sources: Sequence[Source],
         detector: ChosenDetector,
     ) -> Iterator[FaceResults]:
         """Classifies the faces that a detector has found in `sources`."""
         scheme = self.scheme(detector)
-        for faces, batches in found_faces:
+        for faces in found_faces:
             infos = tuple(replace(info, source=sources[info.index]) for info in faces.infos)
-            if not batches:
+            if faces.crops is None:
                 yield as_results(no_faces(infos, scheme))
                 continue
-            columns_of_batches: list[dict[str, Array]] = []
-            for batch in batches:
-                columns_of_batches.append(self.read(batch)._asdict() | self._crop_columns(batch))
+            columns_of_parts: list[dict[str, Array]] = []
+            for part in faces.crops.split(FACES_PER_PASS):  # a photo may have hundreds of faces
+                columns_of_parts.append(self.read(part)._asdict() | self._crop_columns(part))
             columns: dict[str, Any] = {}
-            for name in columns_of_batches[0]:
-                columns[name] = np.concatenate([batch[name] for batch in columns_of_batches])
-            predicted = replace(faces, infos=infos, scheme=scheme, **columns)
+            for name in columns_of_parts[0]:
+                columns[name] = np.concatenate([part[name] for part in columns_of_parts])
+            predicted = replace(faces, infos=infos, scheme=scheme, crops=None, **columns)
             classified = replace(
                 predicted,
                 angles=head_angles(predicted),

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
 
-from fer_vit.faces import Stamp
+from fer_vit.faces import Faces, Stamp
 from fer_vit.files import open_input
-from fer_vit.predict.photos import Item, Reader
+from fer_vit.predict.photos import Reader
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,14 @@ class StampedReader:
         """Returns the path of a file."""
         return self.reader.name(index)
 
-    def read_items(self, index: int) -> Iterator[Item]:
-        """Yields a photo, or the frames of a video.
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of a photo, or of the frames of a video.
 
         The stamp is read first: a file that is replaced at the same time differs from its stamp.
         """
         stamp = read_stamp(Path(self.name(index)))
-        for item in self.reader.read_items(index):
-            infos = tuple(replace(info, stamp=stamp) for info in item.faces.infos)
-            yield item._replace(faces=replace(item.faces, infos=infos))
+        for faces in self.reader.read_faces(index):
+            yield replace(faces, infos=tuple(replace(info, stamp=stamp) for info in faces.infos))
 
 
 def read_stamp(path: Path) -> Stamp | None:

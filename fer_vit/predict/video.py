@@ -21,7 +21,7 @@ from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
 from fer_vit.predict.inputs import source_name
-from fer_vit.predict.photos import Item, PhotoOptions
+from fer_vit.predict.photos import PhotoOptions
 from fer_vit.processes import read_ahead
 
 FRAMES_AHEAD = 3  # most frames that are decoded before they are needed
@@ -43,8 +43,8 @@ class VideoReader:
         """Returns the path of a video."""
         return source_name(self.sources[index], index)
 
-    def read_items(self, index: int) -> Iterator[Item]:
-        """Yields the frames of a video; if it is damaged, the last status is the reason."""
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of each frame; the last status says if the video is damaged."""
         options = self.options
         info = PhotoInfo(self.name(index), index=index)
         frames = read_frames(Path(info.path), options.every, options.fps, *options.span)
@@ -52,9 +52,9 @@ class VideoReader:
             ahead = decode_ahead(frames)
             yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
         except ImageError as error:
-            yield Item(no_faces([replace(info, status=str(error))]), [])
+            yield no_faces([replace(info, status=str(error))])
         except (cv2.error, MemoryError):  # frames of an odd shape, or huge frames
-            yield Item(no_faces([replace(info, status="the video cannot be processed")]), [])
+            yield no_faces([replace(info, status="the video cannot be processed")])
 
 
 def decode_ahead(frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -88,8 +88,8 @@ def track_faces(
     video: PhotoInfo,
     detect_every: int,
     fill: bool = False,
-) -> Iterator[Item]:
-    """Yields the frames of a video with faces and tracks, and the faces as the model's input.
+) -> Iterator[Faces]:
+    """Yields the faces of each frame of a video, with their tracks and crops.
 
     With `fill`, frames are yielded up to `detect_every` frames later, with new faces that were
     followed back from later frames.
@@ -105,8 +105,7 @@ def track_faces(
             shot=frame.shot,
             size=(width, height),
         )
-        crops = finder.crop(frame.image, faces)
-        yield Item(replace(faces, infos=(info,)), crops)
+        yield replace(finder.crop(frame.image, faces), infos=(info,))
 
 
 def _faces_of_frames(

@@ -18,9 +18,8 @@ from fer_vit.explain.methods import HEAT_GRID
 from fer_vit.explain.regions import normalized_shares, spread_shares
 from fer_vit.extras import is_installed, missing_extra
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.finder import Crops
 from fer_vit.face.image import ImageError, read_image
-from fer_vit.faces import Face
+from fer_vit.faces import Crops, Face
 from fer_vit.geometry import Array, Image
 from fer_vit.predict.explanations import hide_regions
 from fer_vit.predict.plot import face_view

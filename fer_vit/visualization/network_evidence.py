@@ -14,7 +14,7 @@ from fer_vit.engine.torch_threads import few_threads
 from fer_vit.explain.attribution import average_heat, explain_each
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import ATTENTION, has_bf16

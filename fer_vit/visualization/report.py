@@ -15,8 +15,7 @@ import numpy as np
 
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
-from fer_vit.face.finder import Crops
-from fer_vit.faces import OK, SMALL_SIZE, Face
+from fer_vit.faces import OK, SMALL_SIZE, Crops, Face
 from fer_vit.fields import Cell
 from fer_vit.heads import SMILE_NOTE, WEAK_MEANING
 from fer_vit.listing import GENERATOR

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fer_vit.face.finder import Crop, Crops, stack_crops
-from fer_vit.faces import Faces
+from fer_vit.faces import Crops, Faces, join_crops
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import face_view
@@ -93,13 +92,12 @@ def _detect_photo_parts(
     """Yields photos with their classified faces, part by part."""
     if not photos:
         return
-    for found_faces in model.find(photos, options):
-        faces = found_faces.faces
-        (classified,) = model.classify([found_faces], photos, options.detector)
+    for faces in model.find(photos, options):
+        (classified,) = model.classify([faces], photos, options.detector)
         without_face = [photo for photo in faces.photos() if not len(photo.faces)]
         yield Part(
             faces=[(face, None) for face in classified],
-            chunks=found_faces.batches,
+            chunks=[faces.crops] if faces.crops else [],
             status=Counter(info.reason for info in faces.infos),
             skipped={photo.path: photo.status for photo in without_face},
             left_out={},
@@ -143,7 +141,7 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
 def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
     """Returns a part with the first `max_faces` faces of photos."""
     shown: list[Shown] = []
-    crops: list[Crop] = []
+    crops: list[Crops] = []
     status: Counter[str] = Counter()
     skipped: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -155,13 +153,13 @@ def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_face
             continue
         first = faces[: max_faces - len(shown)]
         if len(first):
-            crops += crop_again(first, image)
+            crops.append(crop_again(first, image))
             shown += [(face, face_view(face, image)) for face in first]
         if len(first) < len(faces):
             left_out[info.path] = counted(len(faces) - len(first), "face")
     return Part(
         faces=shown,
-        chunks=[stack_crops(crops)] if crops else [],
+        chunks=[join_crops(crops)] if crops else [],
         status=status,
         skipped=skipped,
         left_out=left_out,

@@ -14,8 +14,8 @@ import numpy as np
 from tqdm import tqdm
 
 from fer_vit.angles import average_direction
-from fer_vit.face.finder import Crop, Crops, FaceFinder, stack_crops
-from fer_vit.faces import Face, Faces, as_cells, join_faces
+from fer_vit.face.finder import FaceFinder
+from fer_vit.faces import Crops, Face, Faces, as_cells, join_crops, join_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import NO_OUTPUTS, HeadOutputs
@@ -298,17 +298,17 @@ def read_faces_to_show(
         with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
             while frames_at_once := list(_cut_frames(finder, frames, wanted)):
                 shown: list[Shown] = []
-                crops: list[Crop] = []
+                chunks: list[Crops] = []
                 for shown_of_frame, crops_of_frame in frames_at_once:
                     shown += shown_of_frame
-                    crops += crops_of_frame
-                yield shown, [stack_crops(crops)]
+                    chunks.append(crops_of_frame)
+                yield shown, [join_crops(chunks)]
                 bar.update(len(frames_at_once))
 
 
 def _cut_frames(
     finder: FaceFinder, frames: "Iterator[Frame]", wanted: Mapping[int, Sequence[Face]]
-) -> Iterator[tuple[list[Shown], list[Crop]]]:
+) -> Iterator[tuple[list[Shown], Crops]]:
     """Yields the close-ups and crops of the next frames that are explained together.
 
     `wanted` has the faces of each frame by number of the frame.
@@ -321,6 +321,8 @@ def _cut_frames(
             close_up = cut_close_up(face_view(face, frame.image))
             held += close_up.photo.nbytes
             shown.append((face, close_up))
-        yield shown, finder.crop(frame.image, join_faces([face.alone for face in faces]))
+        cut = finder.crop(frame.image, join_faces([face.alone for face in faces]))
+        assert cut.crops is not None  # there are faces
+        yield shown, cut.crops
         if held >= MAX_BYTES_AT_ONCE:
             return

@@ -31,9 +31,9 @@ from fer_vit.engine.onnx_engine import CUDA, OnnxEngine
 from fer_vit.engine.protocol import RawOutputs
 from fer_vit.engine.torch_engine import TorchEngine
 from fer_vit.errors import FerVitError, ModelError
-from fer_vit.face.finder import Crops
 from fer_vit.face.image import encode_png
 from fer_vit.face.network import CPU, open_network
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS
 from fer_vit.losses import decode

@@ -65,8 +65,8 @@ def test_blur_and_shrink_keep_the_mean() -> None:
 def test_shifted_landmarks_are_wrong_by_the_distance(tmp_path: Path) -> None:
     shifted = crop(tmp_path, shift=0.05)
     landmarks = full_image_face(IMAGE).landmarks
-    ((faces, _),) = shifted.read_items(0)
-    ((again, _),) = shifted.read_items(0)
+    (faces,) = shifted.read_faces(0)
+    (again,) = shifted.read_faces(0)
     assert np.linalg.norm(faces.landmarks[0] - landmarks, axis=1) == pytest.approx(
         np.full(5, 0.05 * 96)
     )

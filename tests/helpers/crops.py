@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.face.crop import CropSpec
-from fer_vit.face.finder import Crops
+from fer_vit.faces import Crops
 from fer_vit.model.region_vit import RegionViT
 
 

@@ -120,7 +120,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
     batches = list(read_batches(squares_of, range(5), batch_size, workers))
     seen = [
         (Path(photo.path).name, photo.status, len(photo.faces))
-        for faces, _ in batches
+        for faces in batches
         for photo in faces.photos()
     ]
     assert seen == [
@@ -130,9 +130,9 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
         ("text.jpg", UNREADABLE, 0),
         ("two.png", OK, 2),
     ]
-    named = [(Path(face.path).name, face.face) for faces, _ in batches for face in faces]
+    named = [(Path(face.path).name, face.face) for faces in batches for face in faces]
     assert named == [("one.png", 0), ("two.png", 0), ("two.png", 1)]
-    crops = [batch for _, batch in batches if batch is not None]
+    crops = [faces.crops for faces in batches if faces.crops is not None]
     assert sum(map(len, crops)) == len(named)
     for batch in crops:
         assert batch.image.mean() > 200  # the bright square fills the crop
@@ -203,15 +203,15 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         part = image.shape[1] / 2643
         return [Detection(face.box * part, face.landmarks * part, face.score)]
 
-    faces, (sample,) = reader([tmp_path / "photo.jpg"], detector, spec=spec).read(0)
+    faces = reader([tmp_path / "photo.jpg"], detector, spec=spec).read(0)
     assert seen == [(992, 1322, 3)]  # half, rounded up
     assert faces.infos[0].size == (2643, 1983) or faces.infos[0].size == (2644, 1984)
     assert np.allclose(faces.box[0], face.box, rtol=1e-3)
     crop, _, to_crop, _ = crop_face(
         read_image(tmp_path / "photo.jpg"), faces.landmarks[0], spec, framed=False
     )
-    assert np.allclose(sample.to_crop, to_crop)
-    difference = np.abs(sample.image.astype(int) - crop)
+    assert np.allclose(faces.crops.to_crop[0], to_crop)
+    difference = np.abs(faces.crops.image[0].astype(int) - crop)
     # there one of the two is averaged on its way
     assert difference.max() <= (3 if size == 250 else 2)
     assert (difference == 0).all() == whole
@@ -232,23 +232,23 @@ def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> N
     (photos / "one.png").write_bytes(encode_png(image))
     paths = [photos / "one.png", photos / "none.png"]
     corners = reader(paths, detect_corner, "crop")
-    faces, (sample,) = corners.read(0)
-    unseen, (whole,) = corners.read(1)
+    faces = corners.read(0)
+    unseen = corners.read(1)
     assert faces.infos[0].status == unseen.infos[0].status == OK
-    assert sample.image.mean() > 240
+    assert faces.crops.image.mean() > 240
     assert unseen.score.tolist() == [0]
     # Where no face is found the image is taken whole; without a detector it is taken to be framed
     # like the template.
-    framed_faces, (framed,) = reader(paths, None, "crop").read(0)
-    assert np.isnan(framed_faces.box).all()
-    assert len(framed_faces) == 1
-    assert whole.valid.all()
-    assert (whole.boxes == framed.boxes).all()
-    assert framed.image.mean() < 100
+    framed = reader(paths, None, "crop").read(0)
+    assert np.isnan(framed.box).all()
+    assert len(framed) == 1
+    assert unseen.crops.valid.all()
+    assert (unseen.crops.boxes == framed.crops.boxes).all()
+    assert framed.crops.image.mean() < 100
     # With align="crop" the full image is used with the regions of the detected face.
-    _, (kept,) = reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read(0)
-    assert (kept.image == framed.image).all()
-    assert not np.allclose(kept.boxes, framed.boxes)
+    kept = reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read(0)
+    assert (kept.crops.image == framed.crops.image).all()
+    assert not np.allclose(kept.crops.boxes, framed.crops.boxes)
 
 
 def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
     files = reader(find_inputs([tmp_path]).files, lambda _: [])
-    infos = [files.read(index)[0].infos[0] for index in range(7)]
+    infos = [files.read(index).infos[0] for index in range(7)]
     status = {Path(info.path).name: info.status for info in infos}
     assert status.pop("clip.jpg").startswith("a video")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
@@ -278,7 +278,7 @@ def test_pages_of_a_tiff(tmp_path: Path) -> None:
             file.newFrame()
     names = ["scans.tif", "big.tif", "single.tif", "burst.mpo", "pyramid.tif"]
     files = reader([tmp_path / name for name in names], lambda _: [])
-    status = [files.read(index)[0].infos[0].status for index in range(len(names))]
+    status = [files.read(index).infos[0].status for index in range(len(names))]
     assert status == [FIRST_FRAME, FIRST_FRAME, NO_FACE, NO_FACE, NO_FACE]
 
 
@@ -293,7 +293,7 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
 
     crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
     searched = reader(crops, detector, "crop")
-    assert [searched.read(row)[0].infos[0].taken_whole for row in range(2)] == [True, False]
+    assert [searched.read(row).infos[0].taken_whole for row in range(2)] == [True, False]
     assert (500, 500) in sizes
     unsearched = reader(crops, None, "crop")
-    assert [unsearched.read(row)[0].infos[0].taken_whole for row in range(2)] == [False, False]
+    assert [unsearched.read(row).infos[0].taken_whole for row in range(2)] == [False, False]

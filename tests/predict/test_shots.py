@@ -226,8 +226,7 @@ def track(
 ) -> list[Faces]:
     finder = FaceFinder(CropSpec(size=48), face, detector)  # type: ignore[arg-type]
     frames = play(path) if live else read_frames(path, every)
-    items = track_faces(finder, frames, PhotoInfo("film.mp4"), 5, fill=not live)
-    return [faces for faces, _ in items]
+    return [*track_faces(finder, frames, PhotoInfo("film.mp4"), 5, fill=not live)]
 
 
 @pytest.mark.parametrize(("every", "black"), [(3, 3), *slow((1, 0))])

@@ -49,7 +49,7 @@ def tracked(
     detector: Detector, frames: Iterator[Frame], detect_every: int, fill: bool = False
 ) -> Iterator[Faces]:
     finder = FaceFinder(SPEC, "detect", detector)
-    return (faces for faces, _ in track_faces(finder, frames, CLIP, detect_every, fill))
+    return track_faces(finder, frames, CLIP, detect_every, fill)
 
 
 def stage(*places: tuple[float, float]) -> Image:
@@ -242,17 +242,16 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     sources = [tmp_path / "photo.png", tmp_path / "a.mp4", tmp_path / "b.mp4"]
     reader = VideoReader(sources, FaceFinder(SPEC, "detect", Blobs()), PhotoOptions(every=2))
     batches = list(read_batches(reader, range(1, 3), 3, workers))
-    seen = [photo for faces, _ in batches for photo in faces.photos()]
+    seen = [photo for faces in batches for photo in faces.photos()]
     assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
         *((1, n, OK, [1]) for n in (0, 2, 4)),
         (1, 6, NO_FACE, []),
         (2, None, UNREADABLE_VIDEO, []),
     ]
     assert [p.seconds for p in seen[:4]] == pytest.approx([0, 0.08, 0.16, 0.24])
-    assert [len(batch) for _, batch in batches if batch] == [3]
-    assert batches[0][1] is not None
+    assert [len(faces.crops) for faces in batches if faces.crops] == [3]
     # the square fills the crop, but for its border
-    assert batches[0][1].image[:, 2:-2, 2:-2].mean() > 240
+    assert batches[0].crops.image[:, 2:-2, 2:-2].mean() > 240
 
 
 def mood(t: float) -> str:
@@ -434,7 +433,7 @@ def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
     clips = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
     finder = FaceFinder(SPEC, "detect", Deadly())
     reader = VideoReader(clips, finder, PhotoOptions(detect_every=1))
-    seen = [info for faces, _ in read_batches(reader, range(2), 4, 1) for info in faces.infos]
+    seen = [info for faces in read_batches(reader, range(2), 4, 1) for info in faces.infos]
     first = [info.status for info in seen if info.index == 0]
     assert 1 < len(first) < 8
     assert first == [OK] * (len(first) - 1) + [CRASHED]

@@ -37,10 +37,11 @@ def explained_face(model: Recognizer, folder: Path) -> tuple[Face, Evidence]:
     photo = folder / "a.png"
     photo.write_bytes(encode_png(draw_face("fear", 0, 48)[0]))
     options = PhotoOptions("crop", "landmarks", workers=0)
-    ((photos, chunks),) = model.find([photo], options)
-    (classified,) = model.classify([(photos, chunks)], [photo], "landmarks")
+    (found,) = model.find([photo], options)
+    (classified,) = model.classify([found], [photo], "landmarks")
     shown = [(face, None) for face in classified]
-    ((face, _, evidence),) = explain_faces(model, shown, chunks, ExplainOptions("ablation"))
+    options = ExplainOptions("ablation")
+    ((face, _, evidence),) = explain_faces(model, shown, [found.crops], options)
     return face, evidence
 
 

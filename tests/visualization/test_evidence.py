@@ -186,14 +186,14 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
     model = load(net, "cpu")
     options = PhotoOptions("crop", "none", workers=0)
     results = model.predict(paths, face="crop", detector="none", workers=0)
-    ((photos, chunks),) = model.find(paths, options)
+    (found,) = model.find(paths, options)
     pixels = [read_image(path) for path in paths]
     if gone:
         for path in paths:
             path.unlink()
-    (classified,) = model.classify([(photos, chunks)], paths, "yunet")
+    (classified,) = model.classify([found], paths, "yunet")
     pairs = [(face, None) for face in classified]
-    seen = list(explain_faces(model, pairs, chunks, ExplainOptions("relevance")))
+    seen = list(explain_faces(model, pairs, [found.crops], ExplainOptions("relevance")))
     assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
     for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
         assert view.face == face
@@ -204,7 +204,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
         assert view.regions.keys() == result.regions.keys()
         assert all(np.array_equal(box, result.regions[name]) for name, box in view.regions.items())
         if gone:  # as the model saw it
-            assert np.array_equal(view.photo, chunks[0].image[row])
+            assert np.array_equal(view.photo, found.crops.image[row])
             assert np.array_equal(view.to_crop, np.eye(2, 3))
         else:
             assert np.array_equal(view.photo, pixels[row])

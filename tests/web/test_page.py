@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, expect
 from fer_vit import load
 from fer_vit.face.crop import warp
 from fer_vit.face.detectors import MAX_SIDE
-from fer_vit.face.finder import Crops
 from fer_vit.face.image import encode_png, read_image
+from fer_vit.faces import Crops
 from fer_vit.geometry import Array
 from fer_vit.heads import MEANS
 from fer_vit.predict.recognizer import Recognizer
