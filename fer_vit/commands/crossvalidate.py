@@ -17,6 +17,7 @@ from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_resumable
 from fer_vit.report.results_page import RESULTS_FILES
+from fer_vit.tables.groups import check_groups
 from fer_vit.tables.labelled import join_labelled
 from fer_vit.train.recipe import Recipe
 
@@ -68,6 +69,8 @@ def crossvalidate(
     check_output(output / "evaluation", overwrite, RESULTS_FILES)
     recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
     train = Manifest.read(manifest).split("train")
+    # wrong columns are reported before the training, which takes hours
+    check_groups(train.describing_columns(), train.image_names(), by, manifest, train.labels)
     held_out = [in_fold(train, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
     if not all(map(np.any, held_out)):
         raise FerVitError(

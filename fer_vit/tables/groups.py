@@ -1,12 +1,15 @@
 """The names of groups and persons in a column: cells without a name, and names that look alike."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from unicodedata import combining, normalize
 
-from fer_vit.errors import FerVitError, short
+from fer_vit.errors import FerVitError, known_names, short, suggest
+from fer_vit.faces import Objects
+from fer_vit.fields import is_owned
 from fer_vit.tables.cells import is_missing
-from fer_vit.tables.labelled import Labelled
+from fer_vit.tables.labelled import Columns, Labelled
 from fer_vit.tables.layout import PATH
 
 MAX_NAME_LENGTH = 200  # most characters of a group's or person's name
@@ -22,16 +25,9 @@ LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 
 
 def describe_groups(faces: Labelled, columns: Iterable[str]) -> list[str]:
-    """Returns lines about missing names in columns to group by.
-
-    Raises FerVitError for a cell that is no name, such as `-` or `#REF!`, a name that a spreadsheet
-    has shortened or that is too long, and for two names that a reader takes for one.
-    """
+    """Returns lines about missing names in columns to group by."""
     notes = []
     for column in dict.fromkeys(columns):
-        if column == PATH:  # always complete; `check_rows` has checked it
-            continue
-        _check_group_names(faces, column)
         missing = is_missing(faces.columns[column][faces.predicted])
         if missing.any():
             count = f"{missing.sum():,} of {len(missing):,}"
@@ -39,15 +35,59 @@ def describe_groups(faces: Labelled, columns: Iterable[str]) -> list[str]:
     return notes
 
 
-def _check_group_names(faces: Labelled, column: str) -> None:
-    """Raises the errors of `describe_groups`, also for rows without a face."""
+def check_groups(
+    columns: Columns,
+    paths: Sequence[str],
+    groups: Iterable[str],
+    data: Path,
+    labels: Sequence[str],
+    remedy: str = "",
+) -> None:
+    """Checks the columns to group by before anything is predicted or trained.
+
+    Args:
+        columns: The cells of N faces by column.
+        paths: The images of the faces (N,), for messages.
+        groups: The names of the columns to group by.
+        data: The path of the faces, for messages.
+        labels: The expressions: they are names of groups in any spelling.
+        remedy: What adds a missing column, as the end of a message.
+
+    Raises:
+        FerVitError: There is no such column; a cell is no name, such as `-` or `#REF!`; a
+            spreadsheet has shortened a name, or it is too long; a reader takes two names for one.
+    """
+    for column in groups:
+        if column not in columns:
+            hint = _describe_columns(column, columns, labels)
+            raise FerVitError(f"There is no column `{column}` in {data}.{hint}{remedy}")
+        if column != PATH:  # always complete; `check_rows` has checked it
+            _check_names(column, columns[column], paths, labels)
+
+
+def _describe_columns(column: str, columns: Columns, labels: Sequence[str]) -> str:
+    """Returns the columns that a user may name instead of a missing one, as sentences."""
+    names = list(columns)
+    if PATH not in names:  # a manifest
+        known = f"It has {known_names(column, names)}."
+    else:
+        added = [name for name in names if not is_owned(name, labels)]
+        known = "`fer-vit predict --help` lists the columns of `predict`"
+        if added:
+            known += f"; others are {known_names(column, added)}"
+        known += "."
+    return f"{suggest(column, names)} {known}"
+
+
+def _check_names(column: str, cells: Objects, paths: Sequence[str], labels: Sequence[str]) -> None:
+    """Raises the errors of `check_groups` for the names in a column (N,)."""
     first_paths: dict[str, str] = {}  # the image of the first cell with each name
-    for cell, path in zip(faces.columns[column].tolist(), faces.paths, strict=True):
+    for cell, path in zip(cells.tolist(), paths, strict=True):
         if cell is not None:
             first_paths.setdefault(str(cell), path)
     names = list(first_paths)
     for name in names:
-        if NO_NAME.fullmatch(name) and name not in faces.labels:
+        if NO_NAME.fullmatch(name) and name not in labels:
             raise FerVitError(
                 f"Expected a name in `{column}`, but got `{short(name)}` for "
                 f"{first_paths[name]}. Empty the cell if it is missing, or write a word."

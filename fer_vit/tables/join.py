@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.errors import FerVitError, known_names, short, suggest
+from fer_vit.errors import FerVitError, short
 from fer_vit.fields import is_owned
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import find_label
 from fer_vit.tables.cells import is_missing
+from fer_vit.tables.groups import check_groups
 from fer_vit.tables.images import Truth, read_images
 from fer_vit.tables.labelled import Columns, Labelled, pair_outputs
-from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import match_paths
 from fer_vit.wording import counted
 
@@ -82,36 +82,18 @@ def add_columns(faces: Labelled, path: Path) -> Labelled:
 
 
 def with_columns(
-    faces: Labelled, data: Path, columns: Path | None, names: Sequence[str]
+    faces: Labelled, data: Path, columns: Path | None, groups: Sequence[str]
 ) -> Labelled:
     """Returns faces with the columns of another table; None: there is none.
 
-    `data` is the path of the faces, for messages. Raises FerVitError when a column to group by,
-    one of `names`, is missing.
+    `data` is the path of the faces, for messages. Raises FerVitError for one of the `groups`, the
+    columns to group by, as `check_groups`.
     """
     if columns is not None:
         faces = add_columns(faces, columns)
-    for name in names:
-        if name not in faces.columns:
-            raise _no_column(name, data, faces)
+    remedy = " `--columns` adds a table."
+    check_groups(faces.columns, faces.paths.tolist(), groups, data, faces.labels, remedy)
     return faces
-
-
-def _no_column(column: str, data: Path, faces: Labelled) -> FerVitError:
-    """Returns the error of a missing column, with the columns that a user may name."""
-    names = list(faces.columns)
-    if PATH not in names:  # a manifest
-        known = f"It has {known_names(column, names)}."
-    else:
-        added = [name for name in names if not is_owned(name, faces.labels)]
-        known = "`fer-vit predict --help` lists the columns of `predict`"
-        if added:
-            known += f"; others are {known_names(column, added)}"
-        known += "."
-    hint = suggest(column, names)
-    return FerVitError(
-        f"There is no column `{column}` in {data}.{hint} {known} `--columns` adds a table."
-    )
 
 
 def align(faces: Labelled, second: Labelled, name: str) -> Labelled:

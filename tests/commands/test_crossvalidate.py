@@ -14,6 +14,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
+from fer_vit.errors import FerVitError
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.stats import bootstrap
 from fer_vit.tables.labelled import Labelled
@@ -33,6 +34,18 @@ def whole(
             drawn / "faces.parquet", config=str(config), folds=2, output=output
         )
     return output, results.to_dict()
+
+
+def test_a_missing_column_is_reported_before_the_training(
+    drawn: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = []
+    monkeypatch.setattr("fer_vit.commands.crossvalidate.Recipe.fit", fitted.append)
+    with pytest.raises(FerVitError, match=r"no column `gone` in .* It has label, .*near_duplicate\.$"):
+        fer_vit.crossvalidate(
+            drawn / "faces.parquet", config=str(config), by=["gone"], output=tmp_path / "cv"
+        )
+    assert fitted == []
 
 
 def test_each_face_is_predicted_by_the_model_that_has_not_learned_it(
