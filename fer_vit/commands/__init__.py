@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -38,6 +38,11 @@ def accept_text(command: Callable[..., Result]) -> Callable[..., Result]:
         return command(*given.args, **given.kwargs)
 
     return call
+
+
+def name_files(folder: Path, paths: Iterable[Path]) -> str:
+    """Returns a line with the names of the files that a command has written to a folder."""
+    return f"Written to {folder}: {', '.join(path.name for path in paths)}"
 
 
 def find_network(checkpoint: str | None, model_class: str | None) -> str | RegionViT | None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fer_vit.commands import accept_text
+from fer_vit.commands import accept_text, name_files
 from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.read import Plan, read_study
 from fer_vit.comparison.results import Comparison
@@ -82,6 +82,6 @@ def compare(
     study = read_study(data, plan, columns)
     comparison = compare_conditions(study, grid)
     paths = comparison.write(output, overwrite, figures)
-    written = f"Written to {output}: {', '.join(path.name for path in paths)}"
-    LOGGER.info("\n".join([*comparison.methods, *map(printable, comparison.missing), written]))
+    lines = [*comparison.methods, *map(printable, comparison.missing), name_files(output, paths)]
+    LOGGER.info("\n".join(lines))
     return comparison

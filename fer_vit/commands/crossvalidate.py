@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fer_vit.commands import accept_text
+from fer_vit.commands import accept_text, name_files
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError, check_number
 from fer_vit.evaluation.manifest import predict_manifest
@@ -105,5 +105,6 @@ def crossvalidate(
         LOGGER.warning("\n".join(results.notes))
     facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
     results = replace(results, facts=facts)
-    LOGGER.info(results.write(output / "evaluation", overwrite))
+    paths = results.write(output / "evaluation", overwrite)
+    LOGGER.info(f"{results.text}\n{name_files(output / 'evaluation', paths)}")
     return results

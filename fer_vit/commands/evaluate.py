@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fer_vit.commands import accept_text, find_network
+from fer_vit.commands import accept_text, find_network, name_files
 from fer_vit.data.schema import Split
 from fer_vit.evaluation.altered import score_robustness
 from fer_vit.evaluation.manifest import ManifestFaces
@@ -106,5 +106,6 @@ def evaluate(
     if robustness and isinstance(faces, ManifestFaces):
         results = replace(results, rows=(*results.rows, *score_robustness(faces, second)))
     results = replace(results, facts={"data": str(data), **results.facts})
-    LOGGER.info(results.write(output, overwrite))
+    paths = results.write(output, overwrite)
+    LOGGER.info(f"{results.text}\n{name_files(output, paths)}")
     return results

@@ -1,11 +1,12 @@
 """The results of an evaluation as JSON and as files."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fer_vit.evaluation.page import evaluation_page
 from fer_vit.evaluation.sets import EvaluationRows, keys, value
-from fer_vit.report.results_page import page_text, write_page
+from fer_vit.report.results_page import Page, page_text, write_page
 from fer_vit.stats.results import nest
 
 
@@ -28,11 +29,19 @@ class Evaluation(EvaluationRows):
             content["notes"] = list(self.notes)
         return content
 
-    def write(self, folder: str | Path, overwrite: bool = True) -> str:
-        """Writes index.html, results.md and results.json, and returns text to print.
+    @cached_property
+    def page(self) -> Page:
+        """The content of index.html and results.md."""
+        return evaluation_page(self)
+
+    @property
+    def text(self) -> str:
+        """The content of results.md: Markdown."""
+        return page_text(self.page)
+
+    def write(self, folder: str | Path, overwrite: bool = True) -> list[Path]:
+        """Writes index.html, results.md and results.json; returns their paths.
 
         `overwrite` is whether to replace results that another process has written meanwhile.
         """
-        page = evaluation_page(self)
-        paths = write_page(Path(folder), page, self.to_dict(), overwrite=overwrite)
-        return f"{page_text(page)}\nWritten to {folder}: {', '.join(path.name for path in paths)}"
+        return write_page(Path(folder), self.page, self.to_dict(), overwrite=overwrite)

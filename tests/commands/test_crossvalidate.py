@@ -41,7 +41,9 @@ def test_a_missing_column_is_reported_before_the_training(
 ) -> None:
     fitted = []
     monkeypatch.setattr("fer_vit.commands.crossvalidate.Recipe.fit", fitted.append)
-    with pytest.raises(FerVitError, match=r"no column `gone` in .* It has label, .*near_duplicate\.$"):
+    with pytest.raises(
+        FerVitError, match=r"no column `gone` in .* It has label, .*near_duplicate\.$"
+    ):
         fer_vit.crossvalidate(
             drawn / "faces.parquet", config=str(config), by=["gone"], output=tmp_path / "cv"
         )
