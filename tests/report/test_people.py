@@ -133,7 +133,7 @@ def test_keys_walk_along_a_persons_pictures(browser: tuple[Page, list[str]]) -> 
     page.keyboard.press("Escape")
     expect(line).to_be_focused()
     # where the arrows ended
-    assert line.get_attribute("aria-valuetext") == "0:10.0  happiness >99%"
+    expect(line).to_have_attribute("aria-valuetext", "0:10.0  happiness >99%")
     assert wrong == []
 
 
