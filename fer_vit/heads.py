@@ -560,3 +560,8 @@ def output_titles(names: Iterable[str]) -> dict[str, str]:
     titles = {name: in_words(name) for name in names}
     counts = Counter(titles.values())
     return {name: title if counts[title] == 1 else name for name, title in titles.items()}
+
+
+def marked(title: str, mark: str) -> str:
+    """Returns a title with its mark, such as `jaw right (weak)`; without a mark, the title."""
+    return f"{title} ({mark})" if mark else title

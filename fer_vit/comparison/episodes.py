@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from fer_vit.comparison.measures import Kind, clip_seconds
+from fer_vit.comparison.measures import Kind
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
@@ -103,7 +103,7 @@ def follow_faces(faces: Labelled, person: str) -> Sightings:
     A face is the same in adjacent frames if its track is the same and its person does not change.
     Rows without a person belong to the person of their track.
     """
-    seconds = clip_seconds(faces)  # (N,)
+    seconds = faces.numbers("seconds")  # (N,), NaN for a photo
     in_clip = np.flatnonzero(np.isfinite(seconds))
     frame = number_frames(faces, in_clip)  # (N,)
     rows = in_clip[faces.predicted[in_clip]]

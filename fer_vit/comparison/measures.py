@@ -13,7 +13,7 @@ import numpy as np
 
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, MOVEMENTS, WEAK, HeadOutputs, output_titles
+from fer_vit.heads import HEADS, MOVEMENTS, WEAK, HeadOutputs, marked, output_titles
 from fer_vit.stats.series import Rest
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.labelled import Labelled
@@ -198,8 +198,7 @@ def make_measures(kind: Kind, values: Mapping[str, Array], weak: Collection[str]
     measures = []
     for name, title in titles.items():
         is_weak = kind.prefix + name in weak
-        if is_weak:
-            title = f"{title} ({WEAK})"
+        title = marked(title, WEAK if is_weak else "")
         measures.append(Measure(kind, name, title, values[name], is_weak))
     return measures
 
@@ -213,12 +212,6 @@ def measure_faces(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
         if head == MOVEMENTS:
             yield BOTH_SIDES, {mean.name: mean.of(by_column) for mean in of_head.means}
         yield head_kind(head), dict(zip(of_head.names, by_column.values(), strict=True))
-
-
-def clip_seconds(faces: Labelled) -> Array:
-    """Returns the time of each face in its clip (N,), in seconds; NaN for a photo."""
-    cells = faces.columns.get("seconds", np.full(len(faces.paths), None))
-    return np.asarray(cells.astype(float))
 
 
 def label_shares(faces: Labelled) -> dict[str, Array]:

@@ -24,7 +24,6 @@ from fer_vit.comparison.measures import (
     Kind,
     Measure,
     change_from_rest,
-    clip_seconds,
     make_measures,
     measure_faces,
 )
@@ -119,7 +118,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
     from probabilities and outputs. Faces within the interval are used for nothing else.
     """
     assigned = faces.predicted & plan.assigned(faces)  # (N,)
-    seconds = clip_seconds(faces)  # (N,)
+    seconds = faces.numbers("seconds")  # (N,), NaN for a photo
     selected = _select_faces(faces, assigned, seconds, plan)
     used = selected.used
     observations, of_face = _observe(faces, used, plan)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fer_vit.heads import MOVEMENTS
+from fer_vit.heads import MOVEMENTS, marked
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import FaceView, FigureKind
 from fer_vit.report.records import Evidence
@@ -66,7 +66,7 @@ def save_figures(
         shared = fixed_head(model.settings, evidence.terms, MOVEMENTS)
         figures["movements"] = face_figures.movements_figure(
             view,
-            shared["names"],
+            list(map(marked, shared["names"], shared["marks"])),
             evidence.charts[MOVEMENTS]["values"],
             shared["places"],
             regions,

@@ -7,6 +7,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from fer_vit.heads import HEADS
+from fer_vit.report.draw import percent, probability_text
+from fer_vit.report.face_figures import MINUS, share_end, signed_percent
 from fer_vit.report.records import save_face
 from tests.helpers.browser import SCREENS, Scheme, Tab, assert_accessible
 from tests.helpers.reports import LABELS, REGIONS, VIEWS, make_evidence, make_view, write_page
@@ -66,6 +68,27 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = save_face(folder, 0, make_view("a.png"), evidence, REGIONS)
     write_page(folder / "index.html", {}, LABELS, [record], charts=FIXED, **VIEWS)
     return folder / "index.html"
+
+
+SHARES = [0.0, 0.004, 0.006, 0.12, 0.5, 0.51, 0.994, 0.996, 1.0]
+"""Pages and figures format each share on their own, since pages have no Python."""
+
+
+def test_pages_and_figures_format_shares_alike(tab: Tab, file: Path) -> None:
+    page, wrong = tab.open(file.as_uri())
+    signed = [*SHARES, *(-share for share in SHARES)]
+
+    def on_page(function: str, values: list[float]) -> list[str]:
+        texts: list[str] = page.evaluate(f"values => values.map({function})", values)
+        return texts
+
+    assert on_page("percent", SHARES) == [percent(share) for share in SHARES]
+    assert on_page("probability", SHARES) == [probability_text(share) for share in SHARES]
+    # a hyphen on pages: spreadsheets read copied numbers
+    in_figures = [signed_percent(share).replace(MINUS, "-") for share in signed]
+    assert on_page("signedPercent", signed) == in_figures
+    assert on_page("share => shareEnd([share])", signed) == [share_end([share]) for share in signed]
+    assert wrong == []
 
 
 def cells(page: Page, table: str) -> list[list[str]]:
