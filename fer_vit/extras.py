@@ -66,16 +66,31 @@ def missing_extra(purpose: str, extra: str) -> FerVitError:
 
 
 def install_command(extra: str) -> str:
-    """Returns a line for the shell that installs an extra. The line works in every folder.
+    """Returns a line for the shell that installs an extra. The line works in every folder."""
+    return command_for(installed_from(), extra)
 
-    pip records the source of an installation in direct_url.json (PEP 610), except for packages from
-    an index.
+
+def installed_from() -> dict[str, Any] | None:
+    """Returns the source of the installation in the format of direct_url.json (PEP 610).
+
+    pip records it, except for packages from an index: None.
     """
     try:
         recorded = distribution("fer-vit").read_text("direct_url.json")
     except PackageNotFoundError:  # the folder is used without an installation
-        return command_for({"url": Path(__file__).parents[1].as_uri()}, extra)
-    return command_for(json.loads(recorded) if recorded else None, extra)
+        return {"url": Path(__file__).parents[1].as_uri()}
+    return json.loads(recorded) if recorded else None
+
+
+def source_folder() -> Path | None:
+    """Returns fer-vit's folder that was installed; None: the source is elsewhere, or is a file."""
+    address = urlsplit((installed_from() or {"url": ""})["url"])
+    if address.scheme != "file":
+        return None
+    # not at the top: it imports http, ssl and email
+    from urllib.request import url2pathname
+
+    return Path(url2pathname(address.path))
 
 
 def command_for(source: dict[str, Any] | None, extra: str) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from fer_vit import extras
+from fer_vit.app.server import built_page
 from fer_vit.extras import command_for, install_command
 
 
@@ -49,3 +51,21 @@ def test_the_command_for_this_installation_names_no_relative_path(
     monkeypatch.chdir(tmp_path)
     assert install_command("torch") == here
     assert "[torch]" in here
+
+
+@pytest.mark.parametrize("kind", ["folder", "checkout", "archive", "index"])
+def test_the_page_for_the_browser_is_in_the_folder_that_was_installed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {
+        "folder": {"url": tmp_path.as_uri(), "dir_info": {"editable": True}},
+        "checkout": {"url": "https://x.example/y.git", "vcs_info": {}},
+        "archive": {"url": (tmp_path / "fer_vit.whl").as_uri(), "archive_info": {}},
+        "index": None,
+    }[kind]
+    monkeypatch.setattr(extras, "installed_from", lambda: source)
+    assert built_page() is None
+    page = tmp_path / "build" / "web"
+    page.mkdir(parents=True)
+    (page / "index.html").touch()
+    assert built_page() == (page if kind == "folder" else None)

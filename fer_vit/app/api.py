@@ -115,7 +115,13 @@ class Intake:
         async with aclosing(self.jobs.run(task, request.is_disconnected)) as events:
             async for event in events:
                 if event["state"] == "done":
-                    event = event | addresses(event, self.prefix)
+                    base = f"{self.prefix}/results/{event['id']}"
+                    has_page = "report.zip" in event["files"]
+                    event = {
+                        **event,
+                        "html": f"{base}/report/index.html" if has_page else None,
+                        "zip": f"{base}/report.zip" if has_page else None,
+                    }
                 yield event
 
 
@@ -180,7 +186,7 @@ def add_jobs(app: FastAPI, jobs: Jobs, prefix: str = "") -> None:
             end = BackgroundTask(end_events, events, jobs, task)
             return StreamingResponse(lines, media_type=JSON_LINES, background=end)
         done = await finish(events)
-        return JSONResponse({name: done[name] for name in Report.model_fields})
+        return JSONResponse({name: done.get(name) for name in Report.model_fields})
 
 
 def add_results(app: FastAPI, jobs: Jobs) -> None:
@@ -224,17 +230,6 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
         explain=options.explain,
         heads=tuple(options.outputs),
     )
-
-
-def addresses(done: JobEvent, prefix: str) -> JobEvent:
-    """Returns the addresses of a job's report by name; None if there is no report.
-
-    An address is the path of a URL.
-    """
-    base = f"{prefix}/results/{done['id']}"
-    if "report.zip" not in done["files"]:
-        return {"html": None, "zip": None}
-    return {"html": f"{base}/report/index.html", "zip": f"{base}/report.zip"}
 
 
 def request_body() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, Required, TypedDict
 
 from fer_vit.errors import FerVitError
 
@@ -30,8 +30,39 @@ CLIENT_CHECK_SECONDS = 0.25  # seconds between two checks that the client is con
 NEWS_SECONDS = 2.0  # seconds between two events with the position in the queue
 FAILED = "These files cannot be processed."
 UPLOADS = "uploads"  # the folder of the uploads in the folder of a task
-JobEvent = dict[str, Any]
 Gone = Callable[[], Awaitable[bool]]  # returns whether the client has disconnected
+
+
+class Span(TypedDict, total=False):
+    """Which frames of a clip are read, as for `PhotoOptions`."""
+
+    fps: float | None
+    start: float
+    end: float
+
+
+Working = Literal["ready", "waiting", "running", "reading", "found", "explaining"]
+Ended = Literal["done", "failed", "cancelled"]
+
+
+class JobEvent(TypedDict, total=False):
+    """What happens to a job, or to the worker; the comments name the states that have a key."""
+
+    state: Required[Working | Ended]
+    columns: dict[str, str]  # ready: see `Ready`
+    heads: dict[str, list[str]]  # ready
+    id: str  # waiting, running, done: the ID of the job
+    position: int  # waiting: the number of tasks before it
+    file: int | None  # reading: the index of the file that is read; None: no file
+    messages: list[str]  # found, done: a sentence about each file with faces
+    warnings: list[str]  # found, done: a sentence about each file without
+    faces: int  # explaining: the number of explained faces
+    of: int  # explaining: the number of faces to explain
+    photos: list[dict[str, str]]  # done: the name and the picture's file of each drawn photo
+    files: list[str]  # done: the names of the tables and archives
+    html: str | None  # done: the address of the page; None: there is none
+    zip: str | None  # done: the address of the page as an archive
+    message: str  # failed
 
 
 class Task(NamedTuple):
@@ -42,7 +73,7 @@ class Task(NamedTuple):
     model: str
     table: str  # the file name of the table of faces
     report: bool  # whether photos and clips are drawn, and further tables are written
-    reading: dict[str, Any]  # options of `PhotoOptions`
+    reading: Span
     explain: bool = True  # whether the report explains the faces
     heads: tuple[str, ...] = ()  # the heads with columns in the table of faces; empty: all heads
     crashed: frozenset[int] = frozenset()  # the files that have killed the worker, by index
@@ -234,7 +265,8 @@ class Jobs:
                     if event["state"] == "done":
                         if await unwanted():
                             return
-                        event = event | self._keep(task.folder)
+                        files = self._keep(task.folder)
+                        event = {**event, "id": job, "files": files}
                     yield event
         finally:
             self._queue.remove(turn)
@@ -242,8 +274,8 @@ class Jobs:
                 self._queue[0].set()
             self.end(job)
 
-    def _keep(self, folder: Path) -> JobEvent:
-        """Keeps the results of a job for `KEPT_SECONDS`; returns its ID and the names of files."""
+    def _keep(self, folder: Path) -> list[str]:
+        """Keeps the results of a job for `KEPT_SECONDS`; returns the tables and archives."""
         shutil.rmtree(folder / UPLOADS, ignore_errors=True)
         files = {}
         for path in folder.rglob("*"):
@@ -252,7 +284,7 @@ class Jobs:
         self.results[folder.name] = files
         self.active.discard(folder.name)
         asyncio.get_running_loop().call_later(KEPT_SECONDS, self.remove, folder.name)
-        return {"id": folder.name, "files": [name for name in files if "/" not in name]}
+        return [name for name in files if "/" not in name]
 
     def new_folder(self) -> Path:
         """Makes the folder of a new job; the name of the folder is the ID of the job."""

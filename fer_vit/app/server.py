@@ -36,6 +36,7 @@ from fer_vit.app.guard import LOCAL_NAMES, MAX_REQUEST_BYTES, Guard, PublicAddre
 from fer_vit.app.jobs import KEPT_SECONDS, Jobs
 from fer_vit.app.uploads import MAX_FILES, describe_errors
 from fer_vit.errors import FerVitError
+from fer_vit.extras import source_folder
 from fer_vit.report.draw import draw_faces, mark, probability_text
 from fer_vit.version import __version__
 
@@ -46,7 +47,7 @@ PICTURE_TIMEOUT = 10.0  # seconds of waiting for a new picture, after which the 
 MAX_BARS = 8  # most faces with bars of all expressions on the page
 # Most connections at a time: more than `MAX_JOBS`, so that pages are sent while uploads arrive.
 MAX_CONNECTIONS = 640
-WEB = Path(__file__).parents[2] / "build" / "web"  # what `make web` builds in fer-vit's folder
+WEB = Path("build", "web")  # what `make web` builds in fer-vit's folder
 
 
 class Timing(NamedTuple):
@@ -168,6 +169,14 @@ def create_app(
         return Guard(app, hosts, service.folder, public)
     add_live(app, service)
     return Guard(app, hosts, public=public)
+
+
+def built_page() -> Path | None:
+    """Returns the folder of the page that computes in the visitor's browser; None: not built."""
+    source = source_folder()
+    if source is None or not (source / WEB / "index.html").is_file():
+        return None
+    return source / WEB
 
 
 class WebPage(StaticFiles):

@@ -308,11 +308,9 @@ def make_report(
 
     `warnings` are warnings about the tables, which are sent to the client.
     """
-    sentences = {
-        "messages": findings.messages(),
-        "warnings": [*warnings, *findings.warnings()],
-    }
-    send({"state": "found", **sentences})
+    messages = findings.messages()
+    warnings = [*warnings, *findings.warnings()]
+    send({"state": "found", "messages": messages, "warnings": warnings})
 
     faces_by_photo = findings.faces_by_photo()
     files = name_pictures(faces_by_photo)
@@ -325,7 +323,7 @@ def make_report(
     else:
         deque(decoded, maxlen=0)  # draws the photos; otherwise the report iterates over them
     drawn = [{"name": name, "file": file} for name, file in files.items()]
-    send({"state": "done", **sentences, "photos": drawn})
+    send({"state": "done", "messages": messages, "warnings": warnings, "photos": drawn})
 
 
 def write_explanations(

@@ -57,7 +57,7 @@ def app(
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
-    from fer_vit.app.server import WEB, create_app, describe_exposure, listen, serving
+    from fer_vit.app.server import built_page, create_app, describe_exposure, listen, serving
 
     behind_proxy = public_address(public) if public else None
     allowed_hosts = [host, *hostnames]
@@ -76,8 +76,7 @@ def app(
             # From here on, this process may not open connections. A hook cannot be removed.
             sys.addaudithook(refuse_network)
             jobs = Jobs(folder, models, worker, ready)
-            web = WEB if (WEB / "index.html").is_file() else None
-            asgi_app = create_app(jobs, allowed_hosts, behind_proxy, web)
+            asgi_app = create_app(jobs, allowed_hosts, behind_proxy, built_page())
             with suppress(KeyboardInterrupt), serving(asgi_app, listener) as thread:
                 # From here on, Ctrl-C ends the server with the status 0.
                 print(f"Open {address} (Ctrl-C ends it)", flush=True)

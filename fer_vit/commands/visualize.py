@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,10 +97,10 @@ def visualize(
     )
     check_report(output, images, overwrite)
     inputs = find_inputs(images, MEDIA_SUFFIXES)
+    notes = [*inputs.notes, *options.photos.unused_notes(inputs.files)]
     kinds = {source: "video" if is_video(source) else "photo" for source in inputs.files}
     photos = [source for source, kind in kinds.items() if kind == "photo"]
     videos = [source for source, kind in kinds.items() if kind == "video"]
-
     network = find_network(checkpoint, model)
     if is_installed("torch"):
         recognizer = load_torch(network, name=checkpoint)
@@ -120,9 +119,9 @@ def visualize(
     cuts = report_faces.watched.cuts
     if cuts.count:
         LOGGER.info(cuts.describe())
-    numbers = Counter(kinds.values())
-    shown = " and ".join(counted(number, kind) for kind, number in numbers.items())
-    for note in [*inputs.notes, *options.photos.unused_notes(inputs.files)]:
+    numbers = {"photo": len(photos), "video": len(videos)}
+    shown = " and ".join(counted(number, kind) for kind, number in numbers.items() if number)
+    for note in notes:
         LOGGER.warning(note)
     if not is_installed("torch"):
         LOGGER.info(

@@ -501,6 +501,14 @@ class Recognizer:
         classified = self.classify(found_faces, sources, options.detector)
         yield from smooth_faces(classified, options.smooth)
 
+    def recognize_crops(
+        self, photos: Sequence[Source], options: PhotoOptions
+    ) -> Iterator[FaceResults]:
+        """Yields photos, in order, with their classified faces, which keep their crops."""
+        for faces in self.find(photos, options):
+            (classified,) = self.classify([faces], photos, options.detector)
+            yield replace(classified, crops=faces.crops)
+
     def find(
         self,
         sources: Sequence[Source],

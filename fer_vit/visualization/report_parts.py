@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from fer_vit.faces import Crops, Faces, join_crops
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
@@ -81,27 +83,26 @@ def detect_faces(
     over `ReportFaces.photos`.
     """
     frames = model.recognize(videos, options) if videos else ()
+    found = model.recognize_crops(photos, options) if photos else ()
     watched = watch_people(frames)
-    parts = _detect_photo_parts(model, photos, options)
+    parts = map(_photo_part, found)
     return ReportFaces(parts, watched, watched.videos, people_left_out={})
 
 
-def _detect_photo_parts(
-    model: Recognizer, photos: Sequence[Path], options: PhotoOptions
-) -> Iterator[Part]:
-    """Yields photos with their classified faces, part by part."""
-    if not photos:
-        return
-    for faces in model.find(photos, options):
-        (classified,) = model.classify([faces], photos, options.detector)
-        without_face = [photo for photo in faces.photos() if not len(photo.faces)]
-        yield Part(
-            faces=[(face, None) for face in classified],
-            chunks=[faces.crops] if faces.crops else [],
-            status=Counter(info.reason for info in faces.infos),
-            skipped={photo.path: photo.status for photo in without_face},
-            left_out={},
-        )
+def _photo_part(faces: Faces) -> Part:
+    """Returns photos with their classified faces and the crops of these."""
+    numbers = np.bincount(faces.photo, minlength=len(faces.infos))  # of faces in each photo
+    return Part(
+        faces=[(face, None) for face in faces],
+        chunks=[faces.crops] if faces.crops else [],
+        status=Counter(info.reason for info in faces.infos),
+        skipped={
+            info.path: info.status
+            for info, number in zip(faces.infos, numbers, strict=True)
+            if not number
+        },
+        left_out={},
+    )
 
 
 def classified_photo_parts(
