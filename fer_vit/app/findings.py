@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, READ_STATUSES, Faces, no_faces
-from fer_vit.predict.shots import Cuts
 from fer_vit.visualization.timelines import Video, Watched
 from fer_vit.wording import counted, format_counts
 
@@ -27,14 +26,12 @@ class FileFaces:
 
     Attributes:
         num_faces: The number of faces in the photo, or in all frames of the clip.
-        cuts: The cuts of a clip.
         statuses: The statuses of the photo or of the frames.
         rows: The number of rows in the table.
         faces: The faces of a photo. The faces of a clip are only counted.
     """
 
     num_faces: int = 0
-    cuts: Cuts = field(default_factory=Cuts)
     statuses: set[str] = field(default_factory=set)
     rows: int = 0
     faces: Faces = field(default_factory=no_faces)
@@ -43,7 +40,6 @@ class FileFaces:
         """Adds the photo, or a frame of the clip, with its faces."""
         (info,) = faces.infos
         self.statuses.add(info.status)
-        self.cuts.add(info)
         self.rows += max(1, len(faces))
         self.num_faces += len(faces)
         if info.frame is None:
@@ -86,9 +82,10 @@ class Findings:
         messages = []
         for name, file in self.files.items():
             if name in self.people.videos and file.num_faces:
-                messages.append(describe_clip(name, self.people.videos[name], file.cuts))
+                messages.append(describe_clip(name, self.people.videos[name]))
             elif file.num_faces:
-                messages.append(describe_photo(name, file.faces))
+                labels = format_counts(Counter(file.faces.label.tolist()))
+                messages.append(f"{name}: {counted(len(file.faces), 'face')} ({labels}).")
         return messages
 
     def warnings(self) -> list[str]:
@@ -99,13 +96,7 @@ class Findings:
         return warnings
 
 
-def describe_photo(name: str, faces: Faces) -> str:
-    """Returns a sentence about the faces of a photo."""
-    labels = Counter(faces.label.tolist())
-    return f"{name}: {counted(len(faces), 'face')} ({format_counts(labels)})."
-
-
-def describe_clip(name: str, video: Video, cuts: Cuts) -> str:
+def describe_clip(name: str, video: Video) -> str:
     """Returns sentences about the people in a clip."""
     tracks = sorted(video.people)
     mostly = []
@@ -115,7 +106,7 @@ def describe_clip(name: str, video: Video, cuts: Cuts) -> str:
     if len(tracks) > MAX_NAMED_PEOPLE:
         mostly.append(f"and {len(tracks) - MAX_NAMED_PEOPLE} more")
     sentence = f"{name}: {', '.join(mostly)}."
-    return f"{sentence} {cuts.describe()}." if cuts.count else sentence
+    return f"{sentence} {video.cuts.describe()}." if video.cuts.count else sentence
 
 
 def describe_problems(name: str, file: FileFaces) -> Iterator[str]:

@@ -100,8 +100,8 @@ def work(pipe: Connection, models: Sequence[str], precision: Precision = "float3
         gc.collect()  # frames and decoders of the task before refer to each other
         try:
             model = load_cached(task.model, precision=precision)
-            if task.report and task.explain:
-                prepare_explanations(model)
+            if task.report and task.explain and is_installed("torch"):
+                model.net.eval()  # loads the network outside the limits of a task
             limit_memory(MAX_TASK_MEMORY)
             with (  # progress bars and other output are discarded
                 chdir(task.folder / UPLOADS),
@@ -130,12 +130,6 @@ def heads_of(name: str) -> list[str]:
         return load_cached(name).heads
     settings = read_model_settings(read_config(fetch_folder(name), name), name)
     return settings.outputs.all_heads
-
-
-def prepare_explanations(model: Recognizer) -> None:
-    """Imports what explains faces, and loads the network, outside the limits of a task."""
-    if is_installed("torch"):
-        model.net.eval()
 
 
 def column_types() -> dict[str, str]:
@@ -313,11 +307,12 @@ def make_report(
     send({"state": "found", "messages": messages, "warnings": warnings})
 
     faces_by_photo = findings.faces_by_photo()
-    files = name_pictures(faces_by_photo)
+    with_faces = [name for name, faces in faces_by_photo.items() if len(faces)]
+    files = {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
     decoded = draw_photos(faces_by_photo, files, note)
     if explain:
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
-        parts = classified_photo_parts(model, decoded, MAX_FACES)
+        parts = classified_photo_parts(decoded, MAX_FACES)
         faces = choose_faces(parts, findings.people, MAX_FACES)
         write_explanations(model, faces, options, photo_faces, send)
     else:
@@ -397,12 +392,6 @@ def recognize_uploads(
             except Exception:  # each library has its own error for too little memory
                 status = CRASHED
         yield no_faces([PhotoInfo(str(path), status, index)], scheme)
-
-
-def name_pictures(photos: Mapping[str, Faces]) -> dict[str, str]:
-    """Returns the name of the file for the drawn picture of each photo with a face, by path."""
-    with_faces = [name for name, faces in photos.items() if len(faces)]
-    return {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
 
 
 def draw_photos(

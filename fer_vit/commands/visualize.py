@@ -9,7 +9,7 @@ from typing import Any
 from fer_vit.commands import accept_text, find_network
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS_HELP, choose_method
-from fer_vit.extras import install_command, is_installed
+from fer_vit.extras import install_command, is_installed, require
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
 from fer_vit.predict.inputs import find_inputs, is_video
@@ -90,6 +90,8 @@ def visualize(
     method = choose_method(method)
     if faces and figures is None:
         raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
+    if figures is not None:
+        require("figures", "`--figures`")
     options = ReportOptions(
         photos=PhotoOptions(**reading),
         explain=ExplainOptions(method, labels, targets),

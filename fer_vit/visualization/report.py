@@ -111,9 +111,14 @@ def write_report(
     has_videos = bool(faces.watched.status)
     with FaceSaver(folder, model, root, has_videos, options.figures) as saver:
         for part in chain(faces.photos, video_parts(model, faces.videos, options.photos)):
-            photo_status.update(part.status)
-            skipped.update(part.skipped)
-            left_out.update(part.left_out)
+            explaining = Counter(face.path for face, _ in part.faces)
+            numbers = np.bincount(part.photos.photo, minlength=len(part.photos.infos))
+            for info, number in zip(part.photos.infos, numbers.tolist(), strict=True):
+                photo_status[info.reason] += 1
+                if not number:
+                    skipped[info.path] = info.status
+                if number > explaining[info.path]:
+                    left_out[info.path] = counted(number - explaining[info.path], "face")
             explained = explain_faces(model, part.faces, part.chunks, options.explain)
             for face, view, evidence in explained:
                 saver.save(face, view, evidence)

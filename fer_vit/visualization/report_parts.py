@@ -1,14 +1,11 @@
 """Prepares the photos and frames of a report, part by part, for the explanation of their faces."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from fer_vit.faces import Crops, Faces, join_crops
+from fer_vit.faces import Crops, Faces, join_crops, join_faces, no_faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import face_view
@@ -21,7 +18,6 @@ from fer_vit.visualization.timelines import (
     read_faces_to_show,
     watch_people,
 )
-from fer_vit.wording import counted
 
 GROUP_PHOTOS = 32  # most photos in a group; the faces of a group are explained together
 # Most pixels of a group with several photos, which are in memory together. One photo of a large
@@ -32,11 +28,9 @@ GROUP_PIXELS = 67_000_000
 class Part(NamedTuple):
     """Photos or frames that are read together."""
 
-    faces: Sequence[Shown]
+    photos: Faces  # the photos with all their faces; empty for frames
+    faces: Sequence[Shown]  # the faces to explain, of each photo the first
     chunks: Sequence[Crops]  # the crops of the faces; more crops may follow
-    status: Mapping[str, int]  # the number of photos by status; empty for frames
-    skipped: Mapping[str, str]  # the status of each photo without a face, by path
-    left_out: Mapping[str, str]  # text about faces that are not explained, by path of the photo
 
 
 class DecodedPhoto(NamedTuple):
@@ -85,36 +79,18 @@ def detect_faces(
     frames = model.recognize(videos, options) if videos else ()
     found = model.recognize_crops(photos, options) if photos else ()
     watched = watch_people(frames)
-    parts = map(_photo_part, found)
+    parts = (
+        Part(faces, [(face, None) for face in faces], [faces.crops] if faces.crops else [])
+        for faces in found
+    )
     return ReportFaces(parts, watched, watched.videos, people_left_out={})
 
 
-def _photo_part(faces: Faces) -> Part:
-    """Returns photos with their classified faces and the crops of these."""
-    numbers = np.bincount(faces.photo, minlength=len(faces.infos))  # of faces in each photo
-    return Part(
-        faces=[(face, None) for face in faces],
-        chunks=[faces.crops] if faces.crops else [],
-        status=Counter(info.reason for info in faces.infos),
-        skipped={
-            info.path: info.status
-            for info, number in zip(faces.infos, numbers, strict=True)
-            if not number
-        },
-        left_out={},
-    )
-
-
-def classified_photo_parts(
-    model: Recognizer, photos: Iterable[DecodedPhoto], max_faces: int
-) -> Iterator[Part]:
-    """Yields photos with classified faces, part by part.
-
-    The parts have the first `max_faces` faces; `Part.left_out` reports the other faces.
-    """
+def classified_photo_parts(photos: Iterable[DecodedPhoto], max_faces: int) -> Iterator[Part]:
+    """Yields photos with classified faces, part by part; the first `max_faces` are explained."""
     remaining = max_faces
     for group in _group_photos(photos):
-        part = _classified_part(model, group, remaining)
+        part = _classified_part(group, remaining)
         remaining -= len(part.faces)
         yield part
 
@@ -139,32 +115,17 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
         yield group
 
 
-def _classified_part(model: Recognizer, photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
+def _classified_part(photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
     """Returns a part with the first `max_faces` faces of photos."""
     shown: list[Shown] = []
     crops: list[Crops] = []
-    status: Counter[str] = Counter()
-    skipped: dict[str, str] = {}
-    left_out: dict[str, str] = {}
     for faces, image in photos:
-        (info,) = faces.infos
-        status[info.reason] += 1
-        if image is None:
-            skipped[info.path] = info.status
-            continue
         first = faces[: max_faces - len(shown)]
-        if len(first):
+        if image is not None and len(first):
             crops.append(crop_again(first, image))
             shown += [(face, face_view(face, image)) for face in first]
-        if len(first) < len(faces):
-            left_out[info.path] = counted(len(faces) - len(first), "face")
-    return Part(
-        faces=shown,
-        chunks=[join_crops(crops)] if crops else [],
-        status=status,
-        skipped=skipped,
-        left_out=left_out,
-    )
+    joined = join_faces([faces for faces, _ in photos])
+    return Part(joined, shown, [join_crops(crops)] if crops else [])
 
 
 def video_parts(
@@ -172,4 +133,4 @@ def video_parts(
 ) -> Iterator[Part]:
     """Yields the frames that have faces to show, part by part."""
     for faces, chunks in read_faces_to_show(model, videos, options):
-        yield Part(faces, chunks, status={}, skipped={}, left_out={})
+        yield Part(no_faces(), faces, chunks)

@@ -106,6 +106,7 @@ class Video:
     start: float  # time of the first frame in seconds
     end: float  # time of the last frame in seconds
     people: dict[int, Timeline] = field(default_factory=dict)  # people by track
+    cuts: Cuts = field(default_factory=Cuts)
 
     @property
     def max_pictures(self) -> int:
@@ -242,13 +243,16 @@ class Watched:
         status: The number of frames by status.
         last_status: The status of each video's last frame, by path. If the video cannot be read,
             this is the reason.
-        cuts: The cuts of all videos.
     """
 
     videos: dict[str, Video] = field(default_factory=dict)
     status: Counter[str] = field(default_factory=Counter)
     last_status: dict[str, str] = field(default_factory=dict)
-    cuts: Cuts = field(default_factory=Cuts)
+
+    @property
+    def cuts(self) -> Cuts:
+        """The cuts of all videos."""
+        return Cuts(sum(video.cuts.count for video in self.videos.values()))
 
     def add(self, faces: Faces) -> None:
         """Adds the smoothed faces of the next frame."""
@@ -256,10 +260,10 @@ class Watched:
         frame = self.status.total()
         self.status[info.reason] += 1
         self.last_status[info.path] = info.status
-        self.cuts.add(info)
         if info.seconds is None:  # the video cannot be read, or not to its end
             return
         video = self.videos.setdefault(info.path, Video(info.seconds, info.seconds))
+        video.cuts.add(info)
         video.start = min(video.start, info.seconds)  # times of damaged videos may decrease
         video.end = max(video.end, info.seconds)
         for face, outputs in zip(faces, faces.smoothed_outputs, strict=True):
