@@ -9,8 +9,8 @@ import json
 import math
 import re
 import textwrap
-from argparse import Action, ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -24,11 +24,21 @@ from docs.limits import SECTIONS as LIMITS
 from fer_vit import cli
 from fer_vit.app import api, uploads
 from fer_vit.cli import verb_parser
+from fer_vit.commands.predict import PredictOptions
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
 from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, HeadOutputs
 from fer_vit.model.config import RegionViTConfig
+from fer_vit.options import (
+    REPEATED,
+    Options,
+    option_fields,
+    option_texts,
+    option_types,
+    split_type,
+)
+from fer_vit.parsers import FIT_OPTIONS
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule
@@ -135,55 +145,57 @@ def command_section(verb: str) -> list[str]:
 
     Options that equal those of `predict` are named, and described there.
     """
-    parser = command_parser(verb)
+    module = import_module(f"fer_vit.commands.{verb}")
+    command = getattr(module, verb)
+    parser = verb_parser(verb, module)
     text, _, examples = str(parser.description).partition("Examples:\n")
     commands = [line.strip() for line in examples.splitlines() if line.strip()]
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n")]
     lines = [f"## {verb}", *map(prose, paragraphs)]
     if commands:
         lines.append("\n".join(f"    {command}" for command in commands))
-    own = command_settings(parser)
+    own = command_settings(command.options) if hasattr(command, "options") else []
     shared = []
     if verb != "predict":
-        of_predict = command_settings(command_parser("predict"))
+        of_predict = command_settings(PredictOptions)
         shared = [f"`{setting.name}`" for setting in own if setting in of_predict]
         own = [setting for setting in own if setting not in of_predict]
     if own:
         lines.append(settings_list(own))
     if shared:
         lines.append(f"As for [predict](#predict): {', '.join(shared)}.")
+    for name, options in cli.variants(module).items():
+        further = [setting for setting in command_settings(options) if setting.name != "ROOT"]
+        if further:
+            lines += [f"For `{name}` also:", settings_list(further)]
     if parser.epilog:
         lines.append("[Columns](columns.md) lists the columns of the tables.")
     return lines
 
 
-def command_parser(verb: str) -> ArgumentParser:
-    """Returns the parser of a command."""
-    return verb_parser(verb, import_module(f"fer_vit.commands.{verb}"))
-
-
-def command_settings(parser: ArgumentParser) -> list[Setting]:
+def command_settings(options: type[Options]) -> list[Setting]:
     """Returns the inputs and options of a command, inputs first."""
-    actions = [action for action in parser._actions if action.dest != "help"]
-    actions.sort(key=lambda action: bool(action.option_strings))
-    return list(map(command_setting, actions))
-
-
-def command_setting(action: Action) -> Setting:
-    """Returns an option of a command as its parser has it."""
-    values = describe_kind(getattr(action, "_typehint", None) or action.type or str)
-    if action.nargs == "+":
-        values += ", one or more"
-    if type(action).__name__ == "_AppendAction":
-        values += "; may be repeated"
-    name = action.option_strings[0] if action.option_strings else action.dest.upper()
-    value = action.default
-    if action.nargs == "+" and value:
-        value = " ".join(value)  # as words of the command line
-    default = "required" if action.required else describe_default(value)
-    if values == KINDS[bool] and value is False:
-        values, default = "flag", ""
-    return Setting(name, values, default, action.help or "")
+    types = option_types(options)
+    texts = option_texts(options)  # type: ignore[arg-type]
+    settings = []
+    for field in option_fields(options):
+        if field.name == FIT_OPTIONS:
+            continue
+        kind, details = split_type(types[field.name])
+        default = "required" if field.default is MISSING else describe_default(field.default)
+        if kind is bool:
+            values = "flag"
+            default = ""
+        elif get_origin(kind) is Sequence:
+            values = describe_kind(get_args(kind)[0])
+            values += "; may be repeated" if REPEATED in details else ", one or more"
+            if default != "required":
+                default = describe_default(" ".join(field.default))
+        else:
+            values = describe_kind(kind)
+        name = f"--{field.name}" if field.kw_only else field.name.upper()
+        settings.append(Setting(name, values, default, texts[field.name]))
+    return sorted(settings, key=lambda setting: setting.name.startswith("--"))
 
 
 def settings_list(settings: Iterable[Setting]) -> str:

@@ -10,28 +10,16 @@ import os
 import re
 import sys
 import threading
-from argparse import Action, ArgumentError, RawDescriptionHelpFormatter, _AppendAction, _HelpAction
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
-import docstring_parser
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
-
-from fer_vit.errors import (
-    FerVitError,
-    command_line,
-    describe_option,
-    printable,
-    suggest,
-    suggest_option,
-)
+from fer_vit.errors import FerVitError, command_line, printable, suggest
 from fer_vit.extras import needed_by
 from fer_vit.imports import collector_off
+from fer_vit.options import Options
+from fer_vit.parsers import FIT_OPTIONS, OptionParser
 from fer_vit.signals import exit_at_once, exit_on_signals
 from fer_vit.version import __version__
 
@@ -68,7 +56,6 @@ commands:
 
 `--debug` shows the traceback of an error; `fer-vit --version` prints the version;
 `source <(fer-vit --completion bash)` completes commands and options (also zsh).
-`--overwrite` alone means `--overwrite true`; so do all options of this kind.
 
 examples:
   fer-vit prepare drawn faces faces.parquet
@@ -96,13 +83,6 @@ REMEDIES = {  # remedies for errors of the system that no command has described
 }
 INTERRUPTED = "interrupted"
 MIN_OPEN_FILES = 64
-
-
-class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """jsonargparse's help with the line breaks of the description and short type names."""
-
-    def _expand_help(self, action: Any) -> Any:
-        return re.sub(r"<(?:class '|function )(\w+).*?>", r"\1", super()._expand_help(action))
 
 
 class LogPrinter(logging.Handler):
@@ -295,29 +275,51 @@ def import_verb(module: str) -> Any:
 def run_plain(verb: str, args: list[str]) -> None:
     """Runs a command that is a typed function, `commands.<verb>.<verb>`."""
     module = import_verb(f"fer_vit.commands.{verb}")
-    function = getattr(module, verb)
-    parser = verb_parser(verb, module)
-    fit_options = None
-    if "fit_options" in inspect.signature(function).parameters:
-        fit_options, args = split_options(args)
-    words = normalize_words(args, parser)
-    try:
-        values = parser.parse_args(words).as_dict()
-    except ArgumentError as error:
-        hint = (
-            suggest_path(args) or suggest_option(words, parser) or name_default(str(error), parser)
-        )
-        reason = describe_option(str(error))
-        raise FerVitError(f"{reason}{hint} (`fer-vit {verb} --help` lists the options)") from error
-    if fit_options is not None:
-        values["fit_options"] = fit_options
+    command = getattr(module, verb)
+    values: dict[str, Any] = {}
+    if FIT_OPTIONS in inspect.signature(command).parameters:
+        values[FIT_OPTIONS], args = split_options(args)
+    variant = ""
+    if args and args[0] in variants(module):
+        variant, *args = args
+        values["source"] = variant
+    parser = verb_parser(verb, module, variant)
+    values |= parser.read(args)
     # with `--output -`, the command prints the rows of its table, and only these
-    prints_table = str(values.get("output")) == "-"
+    prints_table = values.get("output") == "-"
     with redirect_stdout(sys.stderr if prints_table else sys.stdout):
-        check_repeated(words, parser)
-        result = function(**values)
+        for note in parser.notes:
+            LOGGER.warning(note)
+        result = command(**values)
     if hasattr(module, "show"):  # the command returns its result and does not print it
         module.show(result)
+
+
+def verb_parser(verb: str, module: Any, variant: str = "") -> OptionParser:
+    """Returns the parser of a plain command, the function `module.<verb>`.
+
+    The description is the docstring of the function, and `module.epilog` has texts below the
+    options. A `variant` of the command, such as the data set `folder` of `prepare`, has further
+    options, in `module.VARIANTS`.
+    """
+    command = getattr(module, verb)
+    description = inspect.cleandoc(command.__doc__)
+    for section in ("Args", "Returns"):
+        description, _, _ = description.partition(f"\n\n{section}:")
+    kinds = [command.options] if hasattr(command, "options") else []
+    if variant:
+        kinds.append(variants(module)[variant])
+        parser = OptionParser(f"{verb} {variant}", description, kinds, skip=["source"])
+    else:
+        parser = OptionParser(verb, description, kinds)
+    if hasattr(module, "epilog"):
+        parser.epilog = module.epilog()
+    return parser
+
+
+def variants(module: Any) -> Mapping[str, type[Options]]:
+    """Returns the options of the variants of a command by the first word; empty without."""
+    return getattr(module, "VARIANTS", {})
 
 
 FIT_OPTION = re.compile(
@@ -342,130 +344,3 @@ def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
             others.append(word)
             waiting = False
     return options, others
-
-
-def normalize_words(args: list[str], parser: ArgumentParser) -> list[str]:
-    """Returns arguments in jsonargparse's spelling.
-
-    `--max-faces` becomes `--max_faces`, and a flag without a value gets the value `true`.
-    """
-    flags = set()
-    for action in parser._actions:
-        if getattr(action, "_typehint", None) is bool:
-            flags.add(f"--{action.dest}")
-
-    words = []
-    for word in args:
-        words.append(re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), word))
-
-    for index, word in enumerate(words):
-        following = words[index + 1].lower() if index + 1 < len(words) else ""
-        if word in flags and following not in ("true", "false"):
-            words[index] = f"{word}=true"
-    return words
-
-
-def check_repeated(words: Sequence[str], parser: ArgumentParser) -> None:
-    """Logs a warning for an option that occurs twice: the last value counts.
-
-    Options that may be repeated are not checked.
-
-    Raises:
-        FerVitError: An option with several values occurs twice: the earlier values would be lost.
-    """
-    options: dict[str, Action] = {}
-    for action in parser._actions:
-        if not isinstance(action, _AppendAction | _HelpAction):
-            options |= dict.fromkeys(action.option_strings, action)
-
-    counts = Counter[str]()
-    for word in takewhile(lambda word: word != "--", words):
-        name, _, _ = word.partition("=")
-        longer = [option for option in options if option.startswith(name)]
-        if name.startswith("--") and len(longer) == 1:
-            name = longer[0]  # argparse reads `--over` as `--overwrite`
-        if name in options:
-            counts[name] += 1
-
-    for name, count in counts.items():
-        if count > 1 and options[name].nargs == "+":
-            raise FerVitError(
-                f"`{name}` is there several times. Name all values after one `{name}`."
-            )
-        if count > 1:
-            LOGGER.warning(f"`{name}` is there several times: the last one counts.")
-
-
-def suggest_path(words: Sequence[str]) -> str:
-    """Returns a hint about a file whose name begins with a dash; empty without such a file."""
-    for word in words:
-        if word.startswith("-") and os.path.lexists(word):
-            return f" The file {word} is read as ./{word}."
-    return ""
-
-
-def name_default(error: str, parser: ArgumentParser) -> str:
-    """Returns the default of the option that an error of jsonargparse names.
-
-    Returns an empty text if the error names no option, or the option has no default.
-    """
-    option = re.search(r'Parser key "(\w+)"', error)
-    default = parser.get_defaults().get(option[1]) if option else None
-    return "" if default is None else f". The default is {default}"
-
-
-def verb_parser(verb: str, module: Any) -> ArgumentParser:
-    """Returns the parser of a plain command, `module.<verb>`.
-
-    The options come from the signature and the docstring of the function, and from
-    `module.add_options`.
-    """
-    function = getattr(module, verb)
-    description, _, _ = inspect.cleandoc(function.__doc__).partition("\n\nArgs:")
-    description, _, _ = description.partition("\n\nReturns:")
-    parser = ArgumentParser(
-        prog=f"fer-vit {verb}",
-        description=description,
-        formatter_class=HelpFormatter,
-        exit_on_error=False,
-    )
-    parameters = docstring_parser.parse(function.__doc__).params
-    helps = {parameter.arg_name: parameter.description for parameter in parameters}
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind = parameter.annotation
-        default = parameter.default
-        if name == "fit_options":
-            continue
-        if kind == list[Path]:
-            # With the type Path, jsonargparse parses a name as YAML and rejects names that are not
-            # valid Unicode.
-            parser.add_argument(name, nargs="+", type=path, help=helps[name])
-        elif kind in LIST_ITEMS:
-            convert = LIST_ITEMS[kind]
-            items = [*default]
-            parser.add_argument(
-                f"--{name}", nargs="+", type=convert, default=items, help=helps[name]
-            )
-        elif kind == list[str] | None:
-            parser.add_argument(f"--{name}", action="append", help=helps[name])  # may be repeated
-        elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD and default is not parameter.empty:
-            parser.add_argument(name, nargs="?", default=default, help=helps[name])
-    added: set[str | int] = {action.dest for action in parser._actions}
-    added.add("fit_options")  # several options in one argument, see `split_options`
-    parser.add_function_arguments(function, as_group=False, as_positional=True, skip=added)
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
-    return parser
-
-
-def path(word: str) -> Path:
-    """Returns an argument as a path; `--help` shows the name of this function as the type."""
-    return Path(word)
-
-
-# Functions that convert a word to an item of an option with several values, by the option's type.
-LIST_ITEMS: dict[Any, Callable[[str], Any]] = {
-    Sequence[Path]: path,
-    Sequence[str]: str,
-    Sequence[int]: int,
-}

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import shtab
 
-from fer_vit.cli import PLAIN_VERBS, VERBS, import_verb, verb_parser
+from fer_vit.cli import PLAIN_VERBS, VERBS, import_verb, variants, verb_parser
 from fer_vit.errors import FerVitError
 
 
@@ -25,8 +25,16 @@ def completion_script(shell: str) -> str:
     commands = parser.add_subparsers()
     for verb, meaning in VERBS.items():
         options = []
+        names: list[str] = []
         if verb in PLAIN_VERBS:
             with suppress(ModuleNotFoundError):  # an extra is missing
-                options.append(verb_parser(verb, import_verb(f"fer_vit.commands.{verb}")))
-        commands.add_parser(verb, help=meaning, parents=options, add_help=not options)
+                module = import_verb(f"fer_vit.commands.{verb}")
+                names += variants(module)
+                options += [verb_parser(verb, module, name) for name in names or [""]]
+        if names:
+            nested = commands.add_parser(verb, help=meaning).add_subparsers()
+            for name, of_name in zip(names, options, strict=True):
+                nested.add_parser(name, parents=[of_name], add_help=False)
+        else:
+            commands.add_parser(verb, help=meaning, parents=options, add_help=not options)
     return str(shtab.complete(parser, shell))

@@ -5,8 +5,6 @@ from typing import TypeAlias
 
 from fer_vit.errors import FerVitError, check_number, short
 
-# Text comes first: jsonargparse then keeps the word of a command line, in which YAML would read
-# 1:01 as a number to the base of 60.
 Time: TypeAlias = str | float
 
 TIME_FORMS = "seconds, such as 90 or 1.5, or [h:]m:s, such as 1:30"

@@ -7,9 +7,7 @@ import re
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -21,7 +19,6 @@ from PIL import Image
 
 import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
-from fer_vit.commands import accept_text
 from fer_vit.errors import as_arguments
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.photos import PhotoOptions
@@ -61,48 +58,6 @@ def test_public_names_are_listed_and_imported_lazily() -> None:
     code = f"import sys, fer_vit; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
-
-
-def test_commands_accept_text_for_paths() -> None:
-    @accept_text
-    def command(
-        images: list[Path],
-        *,
-        output: Path = Path("a"),
-        by: Sequence[str] = (),
-        more: Path | None = None,
-        **rest: str,
-    ) -> object:
-        return images, output, by, more, rest
-
-    @accept_text
-    def choose(faces: Sequence[int]) -> object:
-        return faces
-
-    assert choose(3) == [3]
-    images, _, *others = command("x.jpg", by="age", more="m", face="crop")
-    assert (images, *others) == ([Path("x.jpg")], ["age"], Path("m"), {"face": "crop"})
-    assert command(["x", Path("y")], output=Path("b"), by=["c"])[:3] == (
-        [Path("x"), Path("y")],
-        Path("b"),
-        ["c"],
-    )
-
-
-def test_commands_accept_text_also_if_their_annotations_are_text() -> None:
-    code = """
-from __future__ import annotations
-from collections.abc import Sequence
-from pathlib import Path
-
-def command(images: list[Path], output: Path | None = None, by: Sequence[str] = ()):
-    return images, output, by
-"""
-    names: dict[str, Any] = {"__name__": "module_of_a_command"}
-    exec(code, names)
-    assert isinstance(names["command"].__annotations__["output"], str)
-    command = accept_text(names["command"])
-    assert command("x.jpg", output="b", by="age") == ([Path("x.jpg")], Path("b"), ["age"])
 
 
 def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: Path) -> None:
@@ -181,7 +136,7 @@ def test_features_are_what_the_classifier_takes(
 def test_features_per_expression_are_averaged() -> None:
     model = load(small_model(pool="query", regions=("mouth",)), "cpu")
     face = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
-    found = next(model.find([face], PhotoOptions("crop", "none")))
+    found = next(model.find([face], PhotoOptions(face="crop", detector="none")))
     pooled = model.net.pool_features(*as_tensors(found.crops))
     assert pooled.shape == (1, len(model.labels), 32)
     averaged = model.features(face, face="crop", detector="none")

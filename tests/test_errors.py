@@ -13,7 +13,6 @@ import fer_vit
 from fer_vit.errors import (
     FerVitError,
     command_line,
-    describe_option,
     for_reader,
     known_names,
     printable,
@@ -21,6 +20,7 @@ from fer_vit.errors import (
 )
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.train.cli import fit
+from fer_vit.train.option_errors import describe_option
 from tests.helpers.commands import fails
 
 

@@ -1,12 +1,13 @@
 """Times of clips: `--start`, `--end` and `--rest` read seconds and [h:]m:s, and nothing else."""
 
 import math
-from importlib import import_module
 
 import pytest
 
-from fer_vit import FerVitError, cli
+from fer_vit import FerVitError
+from fer_vit.commands.predict import PredictOptions
 from fer_vit.predict.photos import PhotoOptions
+from tests.helpers.commands import parse
 
 TIMES = {
     "90": 90,
@@ -60,10 +61,8 @@ def test_an_end_before_the_start_is_refused() -> None:
         PhotoOptions(start="1:00", end=59)
 
 
-@pytest.mark.parametrize("verb", ["predict", "visualize"])
-def test_the_command_line_keeps_a_time_as_it_is_typed(verb: str) -> None:
+@pytest.mark.parametrize("text", TIMES)
+def test_the_command_line_keeps_a_time_as_it_is_typed(text: str) -> None:
     """YAML would read 1:01 as a number to the base of 60, and 0:01 as text."""
-    parser = cli.verb_parser(verb, import_module(f"fer_vit.commands.{verb}"))
-    for text in TIMES:
-        values = parser.parse_args(["a.mp4", f"--start={text}", "--end", "2:00:00"])
-        assert PhotoOptions(start=values.start, end=values.end).span == (TIMES[text], 7200)
+    values = parse("predict", "a.mp4", f"--start={text}", "--end", "2:00:00")
+    assert PredictOptions(**values).span == (TIMES[text], 7200)

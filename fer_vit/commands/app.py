@@ -4,28 +4,46 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import ClassVar
 
 from fer_vit.engine.choice import PRECISION_HELP, Precision
-from fer_vit.errors import check_number
 from fer_vit.files import clear_remains_of, scratch_folder
+from fer_vit.options import Options, Port, takes
 from fer_vit.processes import start_worker
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
-from fer_vit.wording import fill_docstring
 
 
-@fill_docstring(PRECISION=PRECISION_HELP)
-def app(
-    *,
-    checkpoint: str | None = None,
-    host: str = "localhost",
-    hostnames: Sequence[str] = (),
-    port: int = 7860,
-    public: str | None = None,
-    precision: Precision = "float32",
-) -> None:
+@dataclass(frozen=True)
+class AppOptions(Options):
+    """Options of `app`."""
+
+    TEXTS: ClassVar = {"PRECISION": PRECISION_HELP}
+
+    _: KW_ONLY
+    checkpoint: str | None = None
+    """A model to offer besides the shipped ones: "user/name" on the Hugging Face hub, a folder or a
+    checkpoint."""
+    host: str = "localhost"
+    """The address to listen at. With "0.0.0.0", every machine that reaches this one can use the
+    page."""
+    hostnames: Sequence[str] = ()
+    """Names of this machine that clients may use besides localhost and its IP address; others are
+    refused."""
+    port: Port = 7860
+    """The port of the page; 0 selects a free port."""
+    public: str | None = None
+    """The address that users open if a reverse proxy serves the page. Pages from it may upload
+    photos."""
+    precision: Precision = "float32"
+    """{PRECISION} With PyTorch, explanations use float32."""
+
+
+@takes(AppOptions)
+def app(options: AppOptions) -> None:
     """Serves a page for the browser that predicts and explains faces.
 
     Open photos, clips or the camera; the page shows the report of `fer-vit visualize` and offers it
@@ -40,38 +58,26 @@ def app(
         fer-vit app --host 0.0.0.0 --hostnames lab.example.org
 
         fer-vit app --public https://lab.example.org/fer/
-
-    Args:
-        checkpoint: A model to offer besides the shipped ones: "user/name" on the Hugging Face hub,
-            a folder or a checkpoint.
-        host: The address to listen at. With "0.0.0.0", every machine that reaches this one can use
-            the page.
-        hostnames: Names of this machine that clients may use besides localhost and its IP address;
-            others are refused.
-        port: The port of the page; 0 selects a free port.
-        public: The address that users open if a reverse proxy serves the page. Pages from it may
-            upload photos.
-        precision: {PRECISION} With PyTorch, explanations use float32.
     """
-    check_number("port", port, 0, 65535)
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
     from fer_vit.app.server import built_page, create_app, describe_exposure, listen, serving
 
-    behind_proxy = public_address(public) if public else None
-    allowed_hosts = [host, *hostnames]
+    behind_proxy = public_address(options.public) if options.public else None
+    allowed_hosts = [options.host, *options.hostnames]
     # the first model is the default on the page; each model once
-    models = list(dict.fromkeys([checkpoint or DEFAULT_MODEL, *shipped_models()]))
+    models = list(dict.fromkeys([options.checkpoint or DEFAULT_MODEL, *shipped_models()]))
     # the photos are in a hidden folder beside this path, which only this user may enter
     stem = Path(tempfile.gettempdir()) / "fer-vit-app"
     clear_remains_of(stem)  # folders that killed servers have left
     with scratch_folder(stem) as folder:
-        listener, address = listen(host, port)
-        warning = describe_exposure(host, address)
+        listener, address = listen(options.host, options.port)
+        warning = describe_exposure(options.host, address)
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
-        with listener, closing(Worker(models, partial(run_worker, precision=precision))) as worker:
+        target = partial(run_worker, precision=options.precision)
+        with listener, closing(Worker(models, target)) as worker:
             ready = worker.wait()
             # From here on, this process may not open connections. A hook cannot be removed.
             sys.addaudithook(refuse_network)

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from fer_vit.commands import accept_text, name_files
+from fer_vit.commands import name_files
 from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.read import Plan, read_study
 from fer_vit.comparison.results import Comparison
@@ -12,6 +13,7 @@ from fer_vit.comparison.tables import COMPARISON_TABLES
 from fer_vit.errors import printable
 from fer_vit.extras import require
 from fer_vit.files import check_output
+from fer_vit.options import Options, Positive, takes
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.results_page import FIGURES, RESULTS_FILES
 from fer_vit.stats.series import parse_rest
@@ -19,22 +21,48 @@ from fer_vit.stats.series import parse_rest
 LOGGER = logging.getLogger("fer_vit")
 
 
-@accept_text
-def compare(
-    data: Path,
-    *,
-    by: str,
-    person: str = "person",
-    columns: Path | None = None,
-    baseline: str | None = None,
-    outcomes: Sequence[str] = (),
-    rest: str | None = None,
-    grid: float | None = None,
-    uncertain: bool = False,
-    figures: FigureKind | None = None,
-    output: Path = Path("comparison"),
-    overwrite: bool = False,
-) -> Comparison:
+@dataclass(frozen=True)
+class CompareOptions(Options):
+    """Options of `compare`."""
+
+    data: Path
+    """A table or folder of tables of `fer-vit predict`. Parquet also records all settings."""
+    _: KW_ONLY
+    by: str
+    """The column with the condition or group."""
+    person: str = "person"
+    """The column with the person. `path`: each photo or clip is one person."""
+    columns: Path | None = None
+    """A table with the column path and others, such as condition and person."""
+    baseline: str | None = None
+    """The condition to compare the others with. Default: all pairs."""
+    outcomes: Sequence[str] = ()
+    """The outcomes that you planned, such as smile,p_happiness,valence: only these are compared,
+    and p is corrected for their tests together. Default: all, corrected by kind of measure without
+    weak outputs."""
+    rest: str | None = None
+    """A resting interval in each clip, such as 0-5 or 0:30-1:00 (seconds or [h:]m:s), whose mean is
+    subtracted. Clips without a face in it are left out."""
+    grid: Positive | None = None
+    """The duration of a bin in seconds. Also write grid.csv, the means of each clip in bins, and
+    grid_means.csv, those over persons."""
+    uncertain: bool = False
+    """Also use uncertain faces in photos that have a certain face."""
+    figures: FigureKind | None = None
+    """Also write 85 mm wide figures of differences and means to OUTPUT/figures: pdf, svg or png."""
+    output: Path = Path("comparison")
+    """The folder to write."""
+    overwrite: bool = False
+    """Replace existing results."""
+
+    def plan(self) -> Plan:
+        """Returns what is compared. Raises FerVitError for another form of `rest`."""
+        rest = None if self.rest is None else parse_rest(self.rest)
+        return Plan(self.by, self.person, self.baseline, self.outcomes, rest, self.uncertain)
+
+
+@takes(CompareOptions)
+def compare(options: CompareOptions) -> Comparison:
     """Compares the expressions of persons between conditions or groups.
 
     Writes OUTPUT/index.html, results.md and results.json: clear differences as sentences; means,
@@ -52,36 +80,17 @@ def compare(
 
         fer-vit compare clips.parquet --by condition --person subject --rest 0-5 --grid 0.5
 
-    Args:
-        data: A table or folder of tables of `fer-vit predict`. Parquet also records all settings.
-        by: The column with the condition or group.
-        person: The column with the person. `path`: each photo or clip is one person.
-        columns: A table with the column path and others, such as condition and person.
-        baseline: The condition to compare the others with. Default: all pairs.
-        outcomes: The outcomes that you planned, such as smile,p_happiness,valence: only these are
-            compared, and p is corrected for their tests together. Default: all, corrected by kind
-            of measure without weak outputs.
-        rest: A resting interval in each clip, such as 0-5 or 0:30-1:00 (seconds or [h:]m:s), whose
-            mean is subtracted. Clips without a face in it are left out.
-        grid: The duration of a bin in seconds. Also write grid.csv, the means of each clip in bins,
-            and grid_means.csv, those over persons.
-        uncertain: Also use uncertain faces in photos that have a certain face.
-        figures: Also write 85 mm wide figures of differences and means to OUTPUT/figures: pdf, svg
-            or png.
-        output: The folder to write.
-        overwrite: Replace existing results.
-
     Returns:
         The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.
     """
-    check_output(output, overwrite, (*RESULTS_FILES, *COMPARISON_TABLES, FIGURES))
-    if figures is not None:
+    files = (*RESULTS_FILES, *COMPARISON_TABLES, FIGURES)
+    check_output(options.output, options.overwrite, files)
+    if options.figures is not None:
         require("figures", "`--figures`")
-    resting = None if rest is None else parse_rest(rest)
-    plan = Plan(by, person, baseline, outcomes, resting, uncertain)
-    study = read_study(data, plan, columns)
-    comparison = compare_conditions(study, grid)
-    paths = comparison.write(output, overwrite, figures)
-    lines = [*comparison.methods, *map(printable, comparison.missing), name_files(output, paths)]
+    study = read_study(options.data, options.plan(), options.columns)
+    comparison = compare_conditions(study, options.grid)
+    paths = comparison.write(options.output, options.overwrite, options.figures)
+    missing = map(printable, comparison.missing)
+    lines = [*comparison.methods, *missing, name_files(options.output, paths)]
     LOGGER.info("\n".join(lines))
     return comparison

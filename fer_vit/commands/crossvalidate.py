@@ -2,20 +2,23 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Interval
 
-from fer_vit.commands import accept_text, name_files
+from fer_vit.commands import name_files
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.errors import FerVitError, check_number
+from fer_vit.errors import FerVitError
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_resumable
+from fer_vit.options import Options, takes
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.tables.groups import check_groups
 from fer_vit.tables.labelled import join_labelled
@@ -24,17 +27,30 @@ from fer_vit.train.recipe import Recipe
 LOGGER = logging.getLogger("fer_vit")
 
 
-@accept_text
-def crossvalidate(
-    manifest: Path,
-    *,
-    config: str = "finetune",
-    folds: int = 5,
-    by: Sequence[str] = (),
-    output: Path = Path("crossvalidation"),
-    overwrite: bool = False,
-    fit_options: Sequence[str] = (),
-) -> Evaluation:
+@dataclass(frozen=True)
+class CrossvalidateOptions(Options):
+    """Options of `crossvalidate`."""
+
+    manifest: Path
+    """A manifest of `fer-vit prepare` with labels and a val split."""
+    _: KW_ONLY
+    config: str = "finetune"
+    """A config file, or a name from `fer-vit configs`. A model that it starts from must not have
+    been trained on these faces."""
+    folds: Annotated[int, Interval(ge=2, le=100)] = 5
+    """Number of folds and of models."""
+    by: Sequence[str] = ()
+    """Columns to group by."""
+    output: Path = Path("crossvalidation")
+    """The folder to write."""
+    overwrite: bool = False
+    """Replace existing results."""
+    fit_options: Sequence[str] = ()
+    """Options of `fit`, as words of the command line."""
+
+
+@takes(CrossvalidateOptions)
+def crossvalidate(options: CrossvalidateOptions) -> Evaluation:
     """Trains a model without each fold of the training faces, and evaluates the held-out faces.
 
     All faces of a person (column `person`), or without persons all identical files, are in one
@@ -51,43 +67,36 @@ def crossvalidate(
 
         fer-vit crossvalidate mine/faces.parquet --model.lr 1e-4 --trainer.max_epochs 5
 
-    Args:
-        manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: A config file, or a name from `fer-vit configs`. A model that it starts from must
-            not have been trained on these faces.
-        folds: Number of folds and of models.
-        by: Columns to group by.
-        output: The folder to write.
-        overwrite: Replace existing results.
-        fit_options: Options of `fit`, as words of the command line.
-
     Returns:
         The results, as of `evaluate`.
     """
-    check_number("folds", folds, 2, 100)
-    check_resumable(output, "training/*/fold*", "evaluation/results.json")
-    check_output(output / "evaluation", overwrite, RESULTS_FILES)
-    recipe = Recipe(config, tuple(fit_options), reserved=("data.fold",))
+    check_resumable(options.output, "training/*/fold*", "evaluation/results.json")
+    evaluation = options.output / "evaluation"
+    check_output(evaluation, options.overwrite, RESULTS_FILES)
+    manifest = options.manifest
+    recipe = Recipe(options.config, tuple(options.fit_options), reserved=("data.fold",))
     train = Manifest.read(manifest).split("train")
     # wrong columns are reported before the training, which takes hours
-    check_groups(train.describing_columns(), train.image_names(), by, manifest, train.labels)
-    held_out = [in_fold(train, f"{fold}/{folds}") for fold in range(folds)]  # (N,) each
+    names = train.image_names()
+    check_groups(train.describing_columns(), names, options.by, manifest, train.labels)
+    folds = range(options.folds)
+    held_out = [in_fold(train, f"{fold}/{len(folds)}") for fold in folds]  # (N,) each
     if not all(map(np.any, held_out)):
         raise FerVitError(
-            f"Expected faces in each of {folds} folds of {manifest}, but one is empty. "
-            "Use fewer folds."
+            f"Expected faces in each of {len(folds)} folds of {options.manifest}, but one is "
+            "empty. Use fewer folds."
         )
 
     # A run is resumed if the faces, the config, the options and the number of folds are the same.
-    logs = f"training/{recipe.key(manifest, str(folds))}"
+    logs = f"training/{recipe.key(options.manifest, str(len(folds)))}"
     fold_results = []
-    for fold, faces in enumerate(held_out):
-        LOGGER.info(f"Fold {fold + 1} of {folds}")
+    for fold, faces in zip(folds, held_out, strict=True):
+        LOGGER.info(f"Fold {fold + 1} of {len(folds)}")
         best = recipe.fit(
-            output,
+            options.output,
             f"{logs}/fold{fold}",
-            {"data.manifest": str(manifest), "data.fold": f"{fold}/{folds}"},
-            resume=not overwrite,
+            {"data.manifest": str(options.manifest), "data.fold": f"{fold}/{len(folds)}"},
+            resume=not options.overwrite,
         )
         result = predict_manifest(recipe.load(best), train.select(faces), "train")
         fold_column = as_objects([str(fold)] * len(result.paths))
@@ -100,11 +109,11 @@ def crossvalidate(
             )
         )
 
-    results = score(join_labelled(fold_results), by, folds="fold")
+    results = score(join_labelled(fold_results), options.by, folds="fold")
     if results.notes:
         LOGGER.warning("\n".join(results.notes))
-    facts = {"data": str(manifest), "config": recipe.text, "folds": str(folds)}
+    facts = {"data": str(options.manifest), "config": recipe.text, "folds": str(len(folds))}
     results = replace(results, facts=facts)
-    paths = results.write(output / "evaluation", overwrite)
-    LOGGER.info(f"{results.text}\n{name_files(output / 'evaluation', paths)}")
+    paths = results.write(evaluation, options.overwrite)
+    LOGGER.info(f"{results.text}\n{name_files(evaluation, paths)}")
     return results

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fer_vit.commands import find_network
+from fer_vit.commands import ModelOptions
 from fer_vit.data.manifest import Manifest
 from fer_vit.engine.torch_engine import to_inputs
-from fer_vit.errors import FerVitError, check_whole
+from fer_vit.errors import FerVitError
 from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
@@ -24,6 +24,7 @@ from fer_vit.face.finder import FaceMode
 from fer_vit.faces import Crops, Faces
 from fer_vit.files import atomic_write, check_output
 from fer_vit.geometry import Array, IntArray
+from fer_vit.options import Count, Number, takes
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load_torch
@@ -78,19 +79,32 @@ class Faithfulness:
     terms: dict[str, HeadTerms]  # the terms by further head; empty if no face has all regions
 
 
-def faithfulness(
-    images: list[Path],
-    *,
-    checkpoint: str | None = None,
-    model: str | None = None,
-    output: Path = Path("faithfulness"),
-    max_faces: int = 1000,
-    face: FaceMode = "detect",
-    detector: str = DEFAULT_DETECTOR,
-    batch_size: int = 32,
-    workers: int | None = None,
-    overwrite: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class FaithfulnessOptions(ModelOptions):
+    """Options of `faithfulness`."""
+
+    images: Sequence[Path]
+    """A manifest with the model's labels (its val split), or unlabelled images, folders and glob
+    patterns."""
+    _: KW_ONLY
+    output: Path = Path("faithfulness")
+    """The folder to write."""
+    max_faces: Count = 1000
+    """The largest number of faces to use."""
+    face: FaceMode = "detect"
+    """For photos: "detect" finds every face; "crop" takes each image as the crop of one face."""
+    detector: str = DEFAULT_DETECTOR
+    """For photos: how faces are found, as for `predict`."""
+    batch_size: Count = 32
+    """Photos per batch."""
+    workers: Number | None = None
+    """Processes that read photos. Default: one per core."""
+    overwrite: bool = False
+    """Replace existing results."""
+
+
+@takes(FaithfulnessOptions)
+def faithfulness(options: FaithfulnessOptions) -> None:
     """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls.
 
     Writes OUTPUT/faithfulness.md and .json: differences from random scores, with 95% bootstrap
@@ -103,43 +117,31 @@ def faithfulness(
         fer-vit faithfulness photos
 
         fer-vit faithfulness data/ferplus.parquet --checkpoint best.ckpt --max_faces 500
-
-    Args:
-        images: A manifest with the model's labels (its val split), or unlabelled images, folders
-            and glob patterns.
-        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
-            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
-        model: Your class that trained the checkpoint, such as my_module.MyTask.
-        output: The folder to write.
-        max_faces: The largest number of faces to use.
-        face: For photos: "detect" finds every face; "crop" takes each image as the crop of one
-            face.
-        detector: For photos: how faces are found, as for `predict`.
-        batch_size: Photos per batch.
-        workers: Processes that read photos. Default: one per core.
-        overwrite: Replace existing results.
     """
-    check_whole("max_faces", max_faces, 1)
-    check_output(output, overwrite, FAITHFULNESS_FILES)
-    network = find_network(checkpoint, model)  # a name, or the network of a user's class
-    recognizer = load_torch(network, name=checkpoint)
+    check_output(options.output, options.overwrite, FAITHFULNESS_FILES)
+    recognizer = load_torch(options.find_network(), name=options.checkpoint)
 
     faces: Iterator[MeasuredBatch]
-    if [path.suffix.lower() for path in images] == [".parquet"]:
-        faces = manifest_faces(recognizer, images[0], max_faces)
+    if [path.suffix.lower() for path in options.images] == [".parquet"]:
+        faces = manifest_faces(recognizer, options.images[0], options.max_faces)
     else:
-        inputs = find_inputs(images)
+        inputs = find_inputs(options.images)
         for note in inputs.notes:
             LOGGER.info(note)
-        photos = recognizer.find(inputs.files, PhotoOptions(face, detector, batch_size, workers))
-        faces = limit_faces(photos, max_faces)
+        reading = PhotoOptions(
+            face=options.face,
+            detector=options.detector,
+            batch_size=options.batch_size,
+            workers=options.workers,
+        )
+        faces = limit_faces(recognizer.find(inputs.files, reading), options.max_faces)
 
     measured = score_methods(recognizer, faces)
     if not measured.methods:
         raise FerVitError(
             "No face was found. Name photos with faces, or add `--face crop` for face crops."
         )
-    results = {"model": checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
+    results = {"model": options.checkpoint or DEFAULT_MODEL} | faithfulness_json(measured)
     text = methods_table(measured.differences, measured.methods["random"])
     few = []  # measures with too few persons or photos for an interval
     for name, result in measured.methods["random"].items():
@@ -152,11 +154,11 @@ def faithfulness(
         )
     if measured.terms:
         text += f"\n{terms_table(measured.terms)}"
-    with atomic_write(output, overwrite=overwrite) as folder:
+    with atomic_write(options.output, overwrite=options.overwrite) as folder:
         folder.mkdir()
         (folder / "faithfulness.json").write_text(json_text(results, indent=2) + "\n", "utf-8")
         (folder / "faithfulness.md").write_text(text, encoding="utf-8")
-    LOGGER.info(f"{text}\nWritten to {output}: {', '.join(FAITHFULNESS_FILES)}")
+    LOGGER.info(f"{text}\nWritten to {options.output}: {', '.join(FAITHFULNESS_FILES)}")
     heads = recognizer.outputs.by_head
     if heads and not measured.terms:
         LOGGER.info(

@@ -3,10 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
-from fer_vit.commands import accept_text
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
@@ -18,6 +17,7 @@ from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.heads import EXPRESSION, HeadOutputs
+from fer_vit.options import Options, takes
 from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.sources.duplicates import Duplicates
@@ -35,16 +35,28 @@ MIN_PHOTOS = 8
 KEY_FILE = Path("training", "model.txt")  # in the output; has the key of the model's run
 
 
-@accept_text
-def finetune(
-    photos: Path,
-    *,
-    output: Path = Path("mine"),
-    checkpoint: str | None = None,
-    person: str | None = None,
-    duplicates: Duplicates = "drop",
-    overwrite: bool = False,
-) -> Path:
+@dataclass(frozen=True)
+class FinetuneOptions(Options):
+    """Options of `finetune`."""
+
+    photos: Path
+    """A folder, zip or tar.gz with a folder for each class; or a manifest."""
+    _: KW_ONLY
+    output: Path = Path("mine")
+    """The folder to write: model, evaluation, faces.parquet (the detected faces), training (logs).
+    """
+    checkpoint: str | None = None
+    """The model to start from, as for `predict`."""
+    person: str | None = None
+    """A regular expression that finds the person in a photo's path, as for `prepare folder`."""
+    duplicates: Duplicates = "drop"
+    """`drop` or `keep` training photos that are near-duplicates of held-out photos."""
+    overwrite: bool = False
+    """Replace existing results."""
+
+
+@takes(FinetuneOptions)
+def finetune(options: FinetuneOptions) -> Path:
     """Trains a model for your classes on your photos.
 
     Put at least ten photos of each class into a folder with the name of the class
@@ -60,37 +72,27 @@ def finetune(
 
         fer-vit finetune faces.parquet --checkpoint best.ckpt
 
-    Args:
-        photos: A folder, zip or tar.gz with a folder for each class; or a manifest.
-        output: The folder to write: model, evaluation, faces.parquet (the detected faces), training
-            (logs).
-        checkpoint: The model to start from, as for `predict`.
-        person: A regular expression that finds the person in a photo's path, as for `prepare
-            folder`.
-        duplicates: `drop` or `keep` training photos that are near-duplicates of held-out photos.
-        overwrite: Replace existing results.
-
     Returns:
         The folder of the model.
     """
-    start = checkpoint or DEFAULT_MODEL
-    model = output / "model"
-    evaluation = output / "evaluation"
-    check_beside(output, [photos])
+    start = options.checkpoint or DEFAULT_MODEL
+    model = options.output / "model"
+    evaluation = options.output / "evaluation"
+    check_beside(options.output, [options.photos])
     # The evaluation is written last, so it marks a finished run.
-    if (evaluation / "index.html").exists() and (model / CONFIG_FILE).exists() and not overwrite:
+    is_finished = (evaluation / "index.html").exists() and (model / CONFIG_FILE).exists()
+    if is_finished and not options.overwrite:
         raise FerVitError(
             f"This training is finished: the model is {model}, its results are "
             f"{evaluation / 'index.html'}. `--overwrite` trains again, `--output` names another "
             "folder."
         )
-    check_output(evaluation, overwrite, RESULTS_FILES)
-    if overwrite:  # files of the user beside a model are an error now, not after the training
-        check_output(model, overwrite, find_format(model).files)
+    check_output(evaluation, options.overwrite, RESULTS_FILES)
+    if options.overwrite:  # files of the user beside a model are an error now, not later
+        check_output(model, options.overwrite, find_format(model).files)
     settings = read_model(start, pretraining=True).settings  # a wrong name fails now
 
-    align = settings.crop.align
-    manifest_path = prepare_manifest(photos, output, align, person, duplicates, overwrite)
+    manifest_path = prepare_manifest(options, settings.crop.align)
     manifest = Manifest.read(manifest_path)
     warn_of_untrained(manifest, start, settings.outputs)
     counts = count_faces(manifest)
@@ -99,16 +101,17 @@ def finetune(
     # The same faces, config and start model resume the same run.
     recipe = Recipe("finetune")
     key = recipe.key(manifest_path, start)
-    check_run(output, key, overwrite)
-    if overwrite or not model.exists():
-        options = {"data.manifest": str(manifest_path), "model.init": start}
-        best = recipe.fit(output, f"training/{key}", options, resume=not overwrite)
+    check_run(options.output, key, options.overwrite)
+    if options.overwrite or not model.exists():
+        run = {"data.manifest": str(manifest_path), "model.init": start}
+        resume = not options.overwrite
+        best = recipe.fit(options.output, f"training/{key}", run, resume=resume)
         trained = load(best, "cpu")
         if can_calibrate:
             report = calibrate_model(trained, manifest, strength=0.0)  # changes `trained`
             LOGGER.info(report)
-        write_model(trained, ExportOptions(models=[best], output=model), overwrite)
-        with atomic_write(output / KEY_FILE) as file:
+        write_model(trained, ExportOptions(model, checkpoint=[best]), options.overwrite)
+        with atomic_write(options.output / KEY_FILE) as file:
             file.write_text(key, "utf-8")
 
     split: Split = "test" if counts["test"] else "val"
@@ -127,21 +130,15 @@ def finetune(
     return model
 
 
-def prepare_manifest(
-    photos: Path,
-    output: Path,
-    align: str | None,
-    person: str | None,
-    duplicates: Duplicates,
-    overwrite: bool,
-) -> Path:
-    """Returns the manifest of the faces in photos.
+def prepare_manifest(options: FinetuneOptions, align: str | None) -> Path:
+    """Returns the manifest of the faces in photos, for a model with a kind of alignment.
 
-    `photos` may be a manifest. Otherwise the faces are detected, which takes minutes, and written
+    The photos may be a manifest. Otherwise the faces are detected, which takes minutes, and written
     to OUTPUT/faces.parquet, unless this file exists.
     """
+    photos = options.photos
     if photos.suffix.lower() == ".parquet":
-        if person is not None:
+        if options.person is not None:
             raise FerVitError(
                 "`--person` is for a folder of photos, but a manifest has its splits. Leave it out."
             )
@@ -151,8 +148,8 @@ def prepare_manifest(
             "`finetune` cuts faces out of photos, but this model takes unaligned crops "
             "(align: crop). Start from another, or name a manifest of crops."
         )
-    manifest = output / "faces.parquet"
-    if manifest.exists() and not overwrite:
+    manifest = options.output / "faces.parquet"
+    if manifest.exists() and not options.overwrite:
         LOGGER.info(f"The faces are read from {manifest}: `--overwrite` reads {photos} again.")
         return manifest
     prepare(
@@ -160,9 +157,9 @@ def prepare_manifest(
         photos,
         manifest,
         cut=True,
-        duplicates=duplicates,
-        overwrite=overwrite,
-        person=person,
+        duplicates=options.duplicates,
+        overwrite=options.overwrite,
+        person=options.person,
     )
     return manifest
 

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tqdm import tqdm
 
@@ -14,6 +15,7 @@ from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, HEADS
+from fer_vit.options import Options, Port, takes
 from fer_vit.predict.live import is_camera, public_source_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.photos import PhotoOptions
@@ -27,24 +29,56 @@ if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
 
 
-@fill_docstring(
-    OUTPUTS=", ".join([EXPRESSION, *HEADS]),
-    PRECISION=PRECISION_HELP,
-    SMOOTHING=LIVE.describe(PhotoOptions.smooth),
-)
-def live(
-    source: str = "0",
-    *,
-    checkpoint: str | None = None,
-    output: Path | None = None,
-    host: str = "localhost",
-    hostnames: Sequence[str] = (),
-    port: int = 8000,
-    public: str | None = None,
-    overwrite: bool = False,
-    outputs: Sequence[str] = (),
-    precision: Precision = "float32",
-) -> None:
+@dataclass(frozen=True)
+class LiveOptions(Options):
+    """Options of `live`."""
+
+    TEXTS: ClassVar = {"OUTPUTS": ", ".join([EXPRESSION, *HEADS]), "PRECISION": PRECISION_HELP}
+
+    source: str = "0"
+    """The number of a camera, an address (rtsp://, http:// ...), or a video file, which plays in
+    real time."""
+    _: KW_ONLY
+    checkpoint: str | None = None
+    """A name from `fer-vit models` (default: the marked one), "user/name" on the Hugging Face hub,
+    a folder of `fer-vit export` or a checkpoint of `fer-vit fit`."""
+    output: Path | None = None
+    """The table to write: .csv or .jsonl, with the columns of `predict` for videos."""
+    host: str = "localhost"
+    """The address to listen at. Anyone who reaches it can watch and stop the program."""
+    hostnames: Sequence[str] = ()
+    """Names of this machine that browsers may use besides localhost and its IP address; others are
+    refused."""
+    port: Port = 8000
+    """The port of the page; 0 selects a free port."""
+    public: str | None = None
+    """The address that users open if a reverse proxy serves the page."""
+    overwrite: bool = False
+    """Replace an existing table."""
+    outputs: Sequence[str] = ()
+    """Which columns to write: {OUTPUTS}. Default: all that the model has."""
+    precision: Precision = "float32"
+    """{PRECISION}"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (is_camera(self.source) or "://" in self.source or Path(self.source).is_file()):
+            raise FerVitError(
+                "Expected a camera's number, an address with ://, or a video file, but got "
+                f"{self.source}."
+            )
+        if self.output:
+            if self.output.suffix.lower() not in (".csv", ".jsonl"):
+                raise FerVitError(
+                    "Expected a table that ends in .csv or .jsonl, since it grows, but got "
+                    f"{self.output}."
+                )
+            check_output(self.output, self.overwrite)
+
+
+@takes(LiveOptions)
+@fill_docstring(SMOOTHING=LIVE.describe(PhotoOptions.smooth))
+def live(options: LiveOptions) -> None:
     """Finds and classifies the faces in front of a camera and shows them on a local page.
 
     The page shows the newest frame and skips frames that arrive while one is processed. Its
@@ -57,47 +91,34 @@ def live(
         fer-vit live rtsp://camera.local/stream --output live.csv
 
         fer-vit live clip.mp4 --port 8080
-
-    Args:
-        source: The number of a camera, an address (rtsp://, http:// ...), or a video file, which
-            plays in real time.
-        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
-            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
-        output: The table to write: .csv or .jsonl, with the columns of `predict` for videos.
-        host: The address to listen at. Anyone who reaches it can watch and stop the program.
-        hostnames: Names of this machine that browsers may use besides localhost and its IP address;
-            others are refused.
-        port: The port of the page; 0 selects a free port.
-        public: The address that users open if a reverse proxy serves the page.
-        overwrite: Replace an existing table.
-        outputs: Which columns to write: {OUTPUTS}. Default: all that the model has.
-        precision: {PRECISION}
     """
-    check_arguments(source, output, overwrite)
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address
     from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
 
-    behind_proxy = public_address(public) if public else None
-    allowed_hosts = [host, *hostnames]
-    model = load(checkpoint, precision=precision)
-    check_heads(outputs, model.heads, model.name)
-    page = LivePage(output.name if output else None)
+    behind_proxy = public_address(options.public) if options.public else None
+    allowed_hosts = [options.host, *options.hostnames]
+    model = load(options.checkpoint, precision=options.precision)
+    check_heads(options.outputs, model.heads, model.name)
+    page = LivePage(options.output.name if options.output else None)
     with ExitStack() as stack:
-        listener, address = listen(host, port)
-        warning = describe_exposure(host, address)
+        listener, address = listen(options.host, options.port)
+        warning = describe_exposure(options.host, address)
         if warning:
             print(f"fer-vit: warning: {warning}", file=sys.stderr)
         stack.enter_context(listener)
         stack.enter_context(serving(create_app(page, allowed_hosts, behind_proxy), listener))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
-        chosen = choose_fields(fields, outputs)
-        table = stack.enter_context(write_fields(output, chosen, live=True)) if output else None
-        print(f"{printable(public_source_name(source))}: open {address} (Ctrl-C ends)", flush=True)
-        stack.callback(print_summary, page, output)
+        table = None
+        if options.output:
+            chosen = choose_fields(fields, options.outputs)
+            table = stack.enter_context(write_fields(options.output, chosen, live=True))
+        name = printable(public_source_name(options.source))
+        print(f"{name}: open {address} (Ctrl-C ends)", flush=True)
+        stack.callback(print_summary, page, options.output)
         line = stack.enter_context(tqdm(bar_format="{desc}", disable=None))
-        with suppress(KeyboardInterrupt), closing(watch(model, source)) as frames:
+        with suppress(KeyboardInterrupt), closing(watch(model, options.source)) as frames:
             for seen in frames:
                 if table:
                     table.write(seen.faces.rows(fields))
@@ -115,20 +136,6 @@ def list_faces(faces: Faces) -> str:
         marked = mark(face)
         people.append(f"{marked.number} {marked.label} {probability_text(marked.probability)}")
     return ", ".join(people) or "no face"
-
-
-def check_arguments(source: str, output: Path | None, overwrite: bool) -> None:
-    """Raises FerVitError, before any work, when the source or the table cannot be used."""
-    if not (is_camera(source) or "://" in source or Path(source).is_file()):
-        raise FerVitError(
-            f"Expected a camera's number, an address with ://, or a video file, but got {source}."
-        )
-    if output:
-        if output.suffix.lower() not in (".csv", ".jsonl"):
-            raise FerVitError(
-                f"Expected a table that ends in .csv or .jsonl, since it grows, but got {output}."
-            )
-        check_output(output, overwrite)
 
 
 def print_summary(page: "LivePage", output: Path | None) -> None:

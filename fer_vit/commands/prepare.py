@@ -4,12 +4,9 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from inspect import signature
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
-
-from jsonargparse import ArgumentParser
+from typing import Any, ClassVar
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import (
@@ -21,7 +18,7 @@ from fer_vit.data.schema import (
     check_manifest_name,
     write_manifest,
 )
-from fer_vit.errors import FerVitError, check_whole, printable, suggest
+from fer_vit.errors import FerVitError, printable, suggest
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
     DETECTORS_HELP,
@@ -30,36 +27,84 @@ from fer_vit.face.detectors import (
 from fer_vit.faces import NOT_FOUND
 from fer_vit.files import check_output
 from fer_vit.labels import check_labels
+from fer_vit.options import Number, Options
 from fer_vit.report.table import align_columns
 from fer_vit.sources import SOURCES
 from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.class_names import class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
-from fer_vit.wording import fill_docstring, join_names, list_names
+from fer_vit.sources.options import SourceOptions
+from fer_vit.wording import join_names, list_names
 
 LOGGER = logging.getLogger("fer_vit")
 
 
-@fill_docstring(SOURCES=join_names(SOURCES), DETECTORS=DETECTORS_HELP)
-def prepare(
-    source: str,
-    root: Path,
-    out: Path,
-    *,
-    detector: str = DEFAULT_DETECTOR,
-    embed: Embed = "auto",
-    cut: bool = False,
-    duplicates: Duplicates = "drop",
-    add: Sequence[Path] = (),
-    workers: int | None = None,
-    overwrite: bool = False,
-    **options: Any,
-) -> None:
+@dataclass(frozen=True)
+class PrepareOptions(Options):
+    """Options of `prepare` for every data set."""
+
+    TEXTS: ClassVar = {"DETECTORS": DETECTORS_HELP, "SOURCES": join_names(SOURCES)}
+
+    source: str
+    """The data set (see data/README.md): {SOURCES}. `folder` reads class folders, `drawn` draws
+    faces."""
+    root: Path
+    """The folder of the data set, or a zip, tar or tar.gz of it. For drawn: a new folder."""
+    out: Path
+    """The manifest to write, `*.parquet`."""
+    _: KW_ONLY
+    detector: str = DEFAULT_DETECTOR
+    """How faces and their landmarks are found. {DETECTORS}."""
+    embed: Embed = "auto"
+    """Store small images (`auto`) or all images (`always`) in the manifest. Other images must stay
+    below the manifest's folder."""
+    cut: bool = False
+    """Store only the face of each photo larger than 384 pixels, and leave out photos without a
+    face. For models that align by landmarks."""
+    duplicates: Duplicates = "drop"
+    """`drop` or `keep` training images that are near-duplicates of val or test images."""
+    add: Sequence[Path] = ()
+    """Manifests with the same labels to append. Near-duplicates between data sets stay."""
+    workers: Number | None = None
+    """Processes that read images; 0: this process. Default: one per core."""
+    overwrite: bool = False
+    """Replace an existing manifest."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source not in SOURCES:
+            hint = suggest(self.source, SOURCES)
+            raise FerVitError(
+                f"Expected a data set, one of {', '.join(SOURCES)}, but got {self.source}.{hint}"
+            )
+        find_detector(self.detector)  # raises the error for an unknown name
+        if re.match(r"\w+:/", str(self.out)):
+            raise FerVitError(
+                f"Expected a path on this machine, but got {self.out}. Copy the files afterwards."
+            )
+        if len({manifest.resolve() for manifest in self.add}) < len(self.add):
+            raise FerVitError(
+                "Expected each manifest of `--add` once, but one is there several times."
+            )
+        check_manifest_name(self.out)
+
+
+def source_options(source: str) -> type[SourceOptions]:
+    """Returns the class of the options of a data set."""
+    return getattr(SOURCES.get(source), "options", SourceOptions)
+
+
+VARIANTS = {name: source_options(name) for name in SOURCES}  # the further options of data sets
+
+
+def prepare(source: str, root: str | Path, out: str | Path, **values: Any) -> None:
     """Writes a manifest (one Parquet table) of a data set in its original layout.
 
     The manifest has the landmarks of every face. It leaves out training images that repeat a val or
     test image, also re-encoded, mirrored or shrunk.
+
+    `fer-vit prepare SOURCE --help` also lists the options of a data set.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft
@@ -69,193 +114,79 @@ def prepare(
         fer-vit prepare drawn data/drawn data/drawn.parquet --count 2000
 
         fer-vit prepare fairface data/fairface.zip data/faces.parquet --add data/ferplus.parquet
-
-    Args:
-        source: The data set (see data/README.md): {SOURCES}. `folder` reads class folders, `drawn`
-            draws faces.
-        root: The folder of the data set, or a zip, tar or tar.gz of it. For drawn: a new folder.
-        out: The manifest to write, `*.parquet`.
-        detector: How faces and their landmarks are found. {DETECTORS}.
-        embed: Store small images (`auto`) or all images (`always`) in the manifest. Other images
-            must stay below the manifest's folder.
-        cut: Store only the face of each photo larger than 384 pixels, and leave out photos without
-            a face. For models that align by landmarks.
-        duplicates: `drop` or `keep` training images that are near-duplicates of val or test images.
-        add: Manifests with the same labels to append. Near-duplicates between data sets stay.
-        workers: Processes that read images; 0: this process. Default: one per core.
-        overwrite: Replace an existing manifest.
-        options: The options of the data set.
     """
-    options = _source_options(source, options)
-    find_detector(detector)  # an unknown name is reported before any work
-    _check_arguments(root, out, workers, add, overwrite)
-    with unpacked(root, out) as (base, left_out):
+    kind = source_options(source)
+    own = {}
+    for field in fields(kind):
+        if field.name in values:
+            own[field.name] = values.pop(field.name)
+    options = PrepareOptions(source, Path(root), Path(out), **values)
+    write(options, kind(Path(root), **own))
+
+
+# as `takes` does; `prepare` has the options of data sets besides
+prepare.options = PrepareOptions  # type: ignore[attr-defined]
+
+
+def write(options: PrepareOptions, own: SourceOptions) -> None:
+    """Writes a manifest; `own` has the options of the data set."""
+    root = options.root
+    if is_archive(root) and not root.is_file():
+        raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")
+    check_output(options.out, options.overwrite)
+    with unpacked(root, options.out) as (base, left_out):
         # Unpacked files are removed afterwards, and cut faces have no files.
-        if base != root or cut:
-            embed = "always"
-        reading = SOURCES[source](base, **options)
+        embed = "always" if base != root or options.cut else options.embed
+        reading = SOURCES[options.source](**vars(replace(own, root=base)))
 
         # errors are reported before every image is read
         check_labels(reading.labels, root)
         check_declared(reading)
-        added = [Manifest.read(manifest) for manifest in add]
+        added = [Manifest.read(manifest) for manifest in options.add]
         for manifest in added:
-            manifest.check_copy(out)
+            manifest.check_copy(options.out)
             manifest.check_labels(reading.labels)
-        check_images(reading, out.parent, embed)
+        check_images(reading, options.out.parent, embed)
 
         reading = replace(reading, dropped=reading.dropped + left_out)
-        reading = _with_landmarks(reading, root, detector, workers, cut)
-        reading = handle_near_duplicates(reading, duplicates)
+        reading = with_landmarks(reading, options)
+        reading = handle_near_duplicates(reading, options.duplicates)
         # Notes name the data set, not the folder that an archive was unpacked to.
         notes = [note.replace(str(base), str(root)) for note in reading.notes]
         reading = replace(reading, notes=notes + class_notes(reading))
 
         tables = [manifest.table for manifest in added]
-        write_manifest(out, reading, source, embed, more=tables)
+        write_manifest(options.out, reading, options.source, embed, more=tables)
 
-    LOGGER.info(describe_reading(reading, out))
+    LOGGER.info(describe_reading(reading, options.out))
     if added:
         num_rows = sum(len(manifest) for manifest in added)
-        LOGGER.info(f"added: {num_rows:,} rows of {', '.join(map(str, add))}")
+        LOGGER.info(f"added: {num_rows:,} rows of {', '.join(map(str, options.add))}")
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Adds the options of every data set to the parser of `prepare`."""
-    used: set[str | int] = {"root"}
-    for source, read in SOURCES.items():
-        names = {*signature(read).parameters}
-        parser.add_function_arguments(read, as_group=False, skip=used)
-        parser.add_function_arguments(
-            read, nested_key=source, as_group=False, skip={"root", *(names - used)}
-        )
-        used |= names
-
-
-def _spelling(source: str, option: str) -> str:
-    """Returns the spelling of an option of a data set.
-
-    The spelling is `count`, or `drawn.count` if an earlier data set in `SOURCES` has an option
-    `count`.
-    """
-    for name, read in SOURCES.items():
-        if name == source:
-            break
-        if option in signature(read).parameters:
-            return f"{source}.{option}"
-    return option
-
-
-def _source_options(source: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a data set by argument.
-
-    From the command line, `given` has the options of all data sets by spelling, such as
-    `{"labels": "soft", "folder": {"labels": None}}`. From Python, `given` has arguments of the
-    reader of `source`.
-
-    Raises:
-        FerVitError: There is no such data set or option, or an option of another data set differs
-            from its default.
-    """
-    if source not in SOURCES:
-        hint = suggest(source, SOURCES)
-        raise FerVitError(
-            f"Expected a data set, one of {', '.join(SOURCES)}, but got {source}.{hint}"
-        )
-
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in SOURCES:
-            values |= {f"{name}.{option}": nested for option, nested in value.items()}
-        else:
-            values[name] = value
-
-    options = {}
-    for option in signature(SOURCES[source]).parameters:
-        spelling = _spelling(source, option)
-        name = spelling if spelling in values else option
-        if name in values:
-            options[option] = values.pop(name)
-
-    _check_no_other_options(source, values)
-    return options
-
-
-def _check_no_other_options(source: str, values: dict[str, Any]) -> None:
-    """Raises FerVitError for an option of another data set, or of no data set.
-
-    `values` has the remaining options by spelling. From the command line, `values` contains the
-    defaults of other data sets, which raise no error.
-    """
-    own_options = list(signature(SOURCES[source]).parameters)
-    spellings = set()
-    for owner, read in SOURCES.items():
-        for option, parameter in signature(read).parameters.items():
-            spelling = _spelling(owner, option)
-            spellings.add(spelling)
-            if values.get(spelling, parameter.default) == parameter.default:
-                continue
-            remedy = "Leave it out."
-            if option in own_options:
-                remedy = f"Write `--{_spelling(source, option)}`."
-            raise FerVitError(
-                f"`--{spelling}` belongs to the data set {owner}, not to {source}. {remedy}"
-            )
-
-    unknown = sorted(values.keys() - spellings)
-    if unknown:
-        hint = suggest(unknown[0], own_options)
-        raise FerVitError(f"The data set {source} has no option `{unknown[0]}`.{hint}")
-
-
-def _check_arguments(
-    root: Path,
-    out: Path,
-    workers: int | None,
-    add: Sequence[Path],
-    overwrite: bool,
-) -> None:
-    """Raises FerVitError for a wrong argument, before the data set is read."""
-    check_whole("workers", workers or 0, 0)
-    if is_archive(root) and not root.is_file():
-        raise FerVitError(f"Expected an archive of the data set, but there is none at {root}.")
-    if re.match(r"\w+:/", str(out)):
-        raise FerVitError(
-            f"Expected a path on this machine, but got {out}. Copy the files afterwards."
-        )
-
-    if len({manifest.resolve() for manifest in add}) < len(add):
-        raise FerVitError("Expected each manifest of `--add` once, but one is there several times.")
-
-    check_manifest_name(out)
-    check_output(out, overwrite)
-
-
-def _with_landmarks(
-    reading: Reading, root: Path, detector: str, workers: int | None, cut: bool
-) -> Reading:
+def with_landmarks(reading: Reading, options: PrepareOptions) -> Reading:
     """Returns the data set with landmarks, without rows whose images cannot be read.
 
     Raises:
         FerVitError: No image can be read, or `cut` needs a detector.
     """
-    chosen = find_detector(detector)
+    chosen = find_detector(options.detector)
     missing = any(row.landmarks is None for row in reading.rows)
-    if cut and missing and not chosen.searches:
+    if options.cut and missing and not chosen.searches:
         raise FerVitError(
-            f"`--cut` needs to find faces, but `--detector {detector}` does not. "
+            f"`--cut` needs to find faces, but `--detector {options.detector}` does not. "
             "Leave one of them out."
         )
 
     loaded = None  # the detector with its files; None: no image is searched
     if missing:
         # A crop contains a face, so a low score is enough. A photo to cut may contain no face.
-        loaded = chosen.load(chosen.min_score if cut else chosen.crop_score)
-    reading = add_landmarks(reading, loaded, workers, cut)
+        loaded = chosen.load(chosen.min_score if options.cut else chosen.crop_score)
+    reading = add_landmarks(reading, loaded, options.workers, options.cut)
     if not reading.rows:
         reasons = [f"{number:,} {reason}" for reason, number in reading.dropped.most_common()]
         raise FerVitError(
-            f"Expected images in {root}, but none can be used ({', '.join(reasons)})."
+            f"Expected images in {options.root}, but none can be used ({', '.join(reasons)})."
         )
     return reading
 

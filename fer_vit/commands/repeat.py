@@ -3,18 +3,21 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Annotated, Any
 
-from fer_vit.commands import accept_text
+from annotated_types import Interval
+
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
-from fer_vit.errors import FerVitError, TableError, check_number
+from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.files import atomic_write, check_output
 from fer_vit.listing import check_resumable
+from fer_vit.options import Options, takes
 from fer_vit.report.table import TableWriter, align_columns, markdown, share_formats
 from fer_vit.stats.estimate import NO_RESULT
 from fer_vit.stats.scores import score_once
@@ -30,16 +33,27 @@ SCORES = ("accuracy", "UAR", "macro F1", "cross-entropy", "calibration error")
 GROUP_COLUMNS = ("folder", "config", "data", "split")
 
 
-@accept_text
-def repeat(
-    manifest: Path,
-    *,
-    config: Sequence[str] = ("finetune",),
-    seeds: int = 3,
-    split: Split = "val",
-    output: Path = Path("repetitions"),
-    fit_options: Sequence[str] = (),
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class RepeatOptions(Options):
+    """Options of `repeat`."""
+
+    manifest: Path
+    """A manifest of `fer-vit prepare` with labels and a val split."""
+    _: KW_ONLY
+    config: Sequence[str] = ("finetune",)
+    """Config files, or names from `fer-vit configs`."""
+    seeds: Annotated[int, Interval(ge=1, le=1000)] = 3
+    """The number of seeds: 0, 1, ..."""
+    split: Split = "val"
+    """The split to score."""
+    output: Path = Path("repetitions")
+    """The folder to write."""
+    fit_options: Sequence[str] = ()
+    """Options of `fit`, as words of the command line."""
+
+
+@takes(RepeatOptions)
+def repeat(options: RepeatOptions) -> list[dict[str, Any]]:
     """Trains each config with several seeds, and tabulates the scores.
 
     OUTPUT/results.md has a row for each config: mean, standard deviation and the accuracy of each
@@ -53,22 +67,17 @@ def repeat(
 
         fer-vit repeat mine/faces.parquet --model.lr 1e-4 --split test
 
-    Args:
-        manifest: A manifest of `fer-vit prepare` with labels and a val split.
-        config: Config files, or names from `fer-vit configs`.
-        seeds: The number of seeds: 0, 1, ...
-        split: The split to score.
-        output: The folder to write.
-        fit_options: Options of `fit`, as words of the command line.
-
     Returns:
         The rows of the table: `mean`, `sd` and `values` of each score.
     """
-    check_number("seeds", seeds, 1, 1000)
+    manifest = options.manifest
+    output = options.output
+    split = options.split
     check_resumable(output, "*/seed*")
     check_output(output / "runs.csv", overwrite=True)
     check_output(output / "results.md", overwrite=True)
-    recipes = [Recipe(name, tuple(fit_options), reserved=("seed_everything",)) for name in config]
+    words = tuple(options.fit_options)
+    recipes = [Recipe(name, words, reserved=("seed_everything",)) for name in options.config]
     split_faces = Manifest.read(manifest).split(split)
     if not len(split_faces):
         raise FerVitError(f"{manifest} has no rows with split {split}. Choose another `--split`.")
@@ -77,13 +86,13 @@ def repeat(
 
     for recipe in recipes:
         folder = f"{recipe.name}-{recipe.key(manifest)}"
-        for seed in range(seeds):
+        for seed in range(options.seeds):
             path = output / folder / f"seed{seed}" / f"{split}.json"
             if path.exists():
                 continue
-            LOGGER.info(f"{recipe.text}: seed {seed}, run {seed + 1} of {seeds}")
-            options: dict[str, Any] = {"data.manifest": str(manifest), "seed_everything": seed}
-            best = recipe.fit(output, f"{folder}/seed{seed}", options)
+            LOGGER.info(f"{recipe.text}: seed {seed}, run {seed + 1} of {options.seeds}")
+            settings: dict[str, object] = {"data.manifest": str(manifest), "seed_everything": seed}
+            best = recipe.fit(output, f"{folder}/seed{seed}", settings)
             faces = predict_manifest(recipe.load(best), split_faces, split)
             assert faces.targets is not None
             values = score_once(faces.probabilities, faces.targets, faces.labels)

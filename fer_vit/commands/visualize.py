@@ -3,15 +3,17 @@
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from fer_vit.commands import accept_text, find_network
+from fer_vit.commands import ModelOptions
 from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS_HELP, choose_method
 from fer_vit.extras import install_command, is_installed, require
 from fer_vit.files import atomic_write, check_beside, check_output
 from fer_vit.listing import MEDIA_SUFFIXES, is_report
+from fer_vit.options import Number, takes
 from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load, load_torch
@@ -25,27 +27,47 @@ from fer_vit.visualization.evidence import (
 from fer_vit.visualization.figures import FigureOptions
 from fer_vit.visualization.report import REPORT_FILES, ReportOptions, log_estimate, write_report
 from fer_vit.visualization.report_parts import detect_faces
-from fer_vit.wording import counted, fill_docstring
+from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
 
 
-@accept_text
-@fill_docstring(METHODS=METHODS_HELP)
-def visualize(
-    images: list[Path],
-    *,
-    checkpoint: str | None = None,
-    model: str | None = None,
-    output: Path = Path("report"),
-    method: str | None = None,
-    labels: LabelChoice = "predicted",
-    targets: Sequence[str] = (),
-    figures: FigureKind | None = None,
-    faces: Sequence[int] = (),
-    overwrite: bool = False,
-    **reading: Any,
-) -> Path:
+@dataclass(frozen=True)
+class VisualizeOptions(ModelOptions, PhotoOptions):
+    """Options of `visualize`. Those of `PhotoOptions` are how photos and videos are read."""
+
+    TEXTS: ClassVar = PhotoOptions.TEXTS | {"METHODS": METHODS_HELP}
+
+    images: Sequence[Path]
+    """Images, videos, folders (searched recursively) and glob patterns."""
+    _: KW_ONLY
+    output: Path = Path("report")
+    """The folder to write."""
+    method: str | None = None
+    """How the prediction is explained. {METHODS}. All but regions need PyTorch. Default: pixels, or
+    regions without PyTorch."""
+    labels: LabelChoice = "predicted"
+    """"predicted" explains the predicted expression, and why it is more probable than the second;
+    "all" explains every expression (slower)."""
+    targets: Sequence[str] = ()
+    """Further outputs to explain: expressions, or columns such as move_mouthSmileLeft or yaw."""
+    figures: FigureKind | None = None
+    """Also write 85 mm wide figures of the faces to OUTPUT/figures: pdf, svg or png."""
+    faces: Sequence[Number] = ()
+    """The numbers of the faces with figures, from 0, as in the names of OUTPUT/photos. Default:
+    all."""
+    overwrite: bool = False
+    """Replace an existing report."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose_method(self.method)  # raises the error for an unknown name
+        if self.faces and self.figures is None:
+            raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
+
+
+@takes(VisualizeOptions)
+def visualize(options: VisualizeOptions) -> Path:
     """Explains for every face which pixels and facial regions led to the prediction.
 
     Writes OUTPUT/index.html, a gallery to filter, sort and search. Click a face to see what drives
@@ -66,57 +88,36 @@ def visualize(
 
         fer-vit visualize photos --figures pdf --faces 0 7
 
-    Args:
-        images: Images, videos, folders (searched recursively) and glob patterns.
-        checkpoint: A name from `fer-vit models` (default: the marked one), "user/name" on the
-            Hugging Face hub, a folder of `fer-vit export` or a checkpoint of `fer-vit fit`.
-        model: Your class that trained the checkpoint, such as my_module.MyTask.
-        output: The folder to write.
-        method: How the prediction is explained. {METHODS}. All but regions need PyTorch.
-            Default: pixels, or regions without PyTorch.
-        labels: "predicted" explains the predicted expression, and why it is more probable than the
-            second; "all" explains every expression (slower).
-        targets: Further outputs to explain: expressions, or columns such as move_mouthSmileLeft or
-            yaw.
-        figures: Also write 85 mm wide figures of the faces to OUTPUT/figures: pdf, svg or png.
-        faces: The numbers of the faces with figures, from 0, as in the names of OUTPUT/photos.
-            Default: all.
-        overwrite: Replace an existing report.
-        reading: How photos and videos are read; see `PhotoOptions`.
-
     Returns:
         The page.
     """
-    method = choose_method(method)
-    if faces and figures is None:
-        raise FerVitError("`--faces` chooses faces for figures. Add `--figures pdf`.")
-    if figures is not None:
+    if options.figures is not None:
         require("figures", "`--figures`")
-    options = ReportOptions(
-        photos=PhotoOptions(**reading),
-        explain=ExplainOptions(method, labels, targets),
-        figures=FigureOptions(figures, faces),
+    wanted = ReportOptions(
+        photos=options.reading(),
+        explain=ExplainOptions(choose_method(options.method), options.labels, options.targets),
+        figures=FigureOptions(options.figures, options.faces),
     )
-    check_report(output, images, overwrite)
-    inputs = find_inputs(images, MEDIA_SUFFIXES)
-    notes = [*inputs.notes, *options.photos.unused_notes(inputs.files)]
+    check_report(options.output, options.images, options.overwrite)
+    inputs = find_inputs(options.images, MEDIA_SUFFIXES)
+    notes = [*inputs.notes, *wanted.photos.unused_notes(inputs.files)]
     kinds = {source: "video" if is_video(source) else "photo" for source in inputs.files}
     photos = [source for source, kind in kinds.items() if kind == "photo"]
     videos = [source for source, kind in kinds.items() if kind == "video"]
-    network = find_network(checkpoint, model)
+    network = options.find_network()
     if is_installed("torch"):
-        recognizer = load_torch(network, name=checkpoint)
+        recognizer = load_torch(network, name=options.checkpoint)
     else:
-        recognizer = load(network, name=checkpoint)
+        recognizer = load(network, name=options.checkpoint)
     check_explained(recognizer)
-    find_targets(recognizer, targets)  # raises the error for an unknown target now
-    with atomic_write(output, overwrite=overwrite) as folder:
+    find_targets(recognizer, options.targets)  # raises the error for an unknown target now
+    with atomic_write(options.output, overwrite=options.overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.
-        report_faces = detect_faces(recognizer, photos, videos, options.photos)
-        log_estimate(recognizer, options.explain, len(photos), report_faces.num_video_faces)
+        report_faces = detect_faces(recognizer, photos, videos, wanted.photos)
+        log_estimate(recognizer, wanted.explain, len(photos), report_faces.num_video_faces)
         # The page names photos relative to this folder.
         root = os.path.commonpath([source.absolute().parent for source in inputs.files])
-        num_faces = write_report(folder, recognizer, report_faces, options, Path(root))
+        num_faces = write_report(folder, recognizer, report_faces, wanted, Path(root))
 
     cuts = report_faces.watched.cuts
     if cuts.count:
@@ -130,8 +131,9 @@ def visualize(
             "Explained by hiding regions. Heat maps of pixels, interactions and attention need "
             f"more packages: {install_command('torch')}"
         )
-    LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {output / 'index.html'}")
-    return output / "index.html"
+    page = options.output / "index.html"
+    LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {page}")
+    return page
 
 
 def check_report(output: Path, images: Sequence[Path], overwrite: bool) -> None:

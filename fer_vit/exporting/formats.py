@@ -8,8 +8,9 @@ import io
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -28,9 +29,10 @@ from fer_vit.extras import load_plugin, plugin_names, require
 from fer_vit.face import landmarks, yunet
 from fer_vit.face.yunet import yunet_path
 from fer_vit.files import atomic_write, check_output
+from fer_vit.options import REPEATED, Options
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.store.folder import save_network
-from fer_vit.store.hub import CARD_FILE, MODEL_FILES, fetch_folder
+from fer_vit.store.hub import CARD_FILE, DEFAULT_MODEL, MODEL_FILES, fetch_folder
 from fer_vit.texts import json_text
 from fer_vit.wording import describe_entries, join_names
 
@@ -40,26 +42,30 @@ NOTICE = landmarks.LANDMARKS_FILE.with_name("NOTICE")
 
 
 @dataclass(frozen=True)
-class ExportOptions:
-    """How a model is written.
+class ExportOptions(Options):
+    """How a model is written."""
 
-    Args:
-        models: The names of the exported models, as for `--checkpoint`.
-        output: The final path.
-        half: Whether the weights have 16 bits.
-        faithfulness: The file with the gains of the explanation methods, which are stored with the
-            model.
-        onnx: Whether a folder also has model.onnx.
-        quantize: A manifest. The model then computes in 8 bits, calibrated on the training faces
-            in the manifest.
-    """
-
-    models: Sequence[str]
     output: Path
+    """The path to write. Its name selects the format. {FORMATS}."""
+    _: KW_ONLY
+    checkpoint: Annotated[Sequence[str], REPEATED] = ()
+    """The model, as for `predict`. Repeat it to average the weights of epochs of one run, or of
+    runs with the same config and `--model.init`."""
     half: bool = False
-    faithfulness: Path | None = None
+    """Store a folder's weights in 16 bits, half the size."""
     onnx: bool = False
+    """Also write model.onnx to a folder; fer-vit then predicts without PyTorch."""
     quantize: Path | None = None
+    """A manifest whose training faces calibrate 8-bit computing: a quarter of the size, faster on
+    CPUs. A folder gets model.onnx, and model.int8.onnx for `--precision int8`, calibrated on the
+    val split."""
+    faithfulness: Path | None = None
+    """The model's faithfulness.json; a folder stores its gains, which `visualize` shows."""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The names of the exported models."""
+        return self.checkpoint or [DEFAULT_MODEL]
 
 
 @dataclass(frozen=True)

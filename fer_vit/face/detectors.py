@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import cv2
 import numpy as np
@@ -66,10 +66,7 @@ class FindsFaces(Protocol):
         """
 
 
-if TYPE_CHECKING:
-    ChosenDetector: TypeAlias = str | FindsFaces
-else:  # the command line makes an option of this type, and takes only names
-    ChosenDetector = str
+ChosenDetector: TypeAlias = str | FindsFaces
 
 
 class Detector(ABC):

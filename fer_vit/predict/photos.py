@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import ClassVar, Protocol
 
 import cv2
 import numpy as np
 
 import fer_vit.face.image as image_file
-from fer_vit.errors import FerVitError, check_number, check_positive, check_whole, for_reader
+from fer_vit.errors import FerVitError, check_number, for_reader
 from fer_vit.face.crop import warp
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,
@@ -38,70 +38,64 @@ from fer_vit.faces import (
     no_faces,
 )
 from fer_vit.geometry import Image
+from fer_vit.options import Count, NotNegative, Number, Options, Positive, Share
 from fer_vit.predict.inputs import is_video, source_name
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.processes import work_in_processes
 from fer_vit.times import Time, read_seconds
-from fer_vit.wording import fill_docstring
 
 # Fields of `PhotoOptions` that photos do not use.
 VIDEO_OPTIONS = ("every", "fps", "start", "end", "detect_every", "smooth")
 
 
-@fill_docstring(DETECTORS=DETECTORS_HELP, SCORES=SCORES_HELP, SMOOTHING=RECORDED.meaning)
-@dataclass(frozen=True)
-class PhotoOptions:
+@dataclass(frozen=True, kw_only=True)
+class PhotoOptions(Options):
     """How photos and videos are read.
 
-    Args:
-        face: "detect" finds every face; "crop" takes each image as the crop of one face.
-        detector: How faces are found. {DETECTORS}.
-        batch_size: Photos or frames per batch; it doesn't change the result.
-        workers: Processes that read photos; 0: this process. Default: one per core. One process
-            reads videos.
-        every: Use every n-th frame of a video.
-        fps: Use at most this many frames per second of a video.
-        start: Where to begin in a video: seconds, or [h:]m:s.
-        end: Where to end in a video: seconds, or [h:]m:s.
-        detect_every: Search the full frame for faces every n-th frame, and track them in between.
-        smooth: Time constant of the smoothed columns in seconds: {SMOOTHING} this value; 0: off.
-        min_score: Leave out faces with a lower score of the detector. Default: {SCORES}.
-
     Raises:
-        FerVitError: An option is unknown, or two contradict each other.
+        FerVitError: An option has a wrong value, or two contradict each other.
     """
 
+    TEXTS: ClassVar = {
+        "DETECTORS": DETECTORS_HELP,
+        "SCORES": SCORES_HELP,
+        "SMOOTHING": RECORDED.meaning,
+    }
+
     face: FaceMode = "detect"
+    """`detect` finds every face; `crop` takes each image as the crop of one face."""
     detector: ChosenDetector = DEFAULT_DETECTOR
-    batch_size: int = 32
-    workers: int | None = None
-    every: int = 1
-    fps: float | None = None
+    """How faces are found. {DETECTORS}."""
+    batch_size: Count = 32
+    """Photos or frames per batch; it doesn't change the result."""
+    workers: Number | None = None
+    """Processes that read photos; 0: this process. Default: one per core. One process reads videos.
+    """
+    every: Count = 1
+    """Use every n-th frame of a video."""
+    fps: Positive | None = None
+    """Use at most this many frames per second of a video."""
     start: Time = 0.0
+    """Where to begin in a video: seconds, or [h:]m:s."""
     end: Time = math.inf
-    detect_every: int = 5
-    smooth: float = 0.25
-    min_score: float | None = None
+    """Where to end in a video: seconds, or [h:]m:s."""
+    detect_every: Count = 5
+    """Search the full frame for faces every n-th frame, and track them in between."""
+    smooth: NotNegative = 0.25
+    """Time constant of the smoothed columns in seconds: {SMOOTHING} this value; 0: off."""
+    min_score: Share | None = None
+    """Leave out faces with a lower score of the detector. Default: {SCORES}."""
 
     def __post_init__(self) -> None:
-        if self.face not in get_args(FaceMode):
-            modes = " or ".join(get_args(FaceMode))
-            raise FerVitError(f"Expected face {modes}, but got {self.face}.")
+        super().__post_init__()
         if self.face == "detect" and not find_detector(self.detector).searches:
             remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
-        check_whole("workers", self.workers or 0, 0)
-        for name in ("batch_size", "every", "detect_every"):
-            check_whole(name, getattr(self, name), 1)
-        check_number("smooth", self.smooth, 0)
         start = read_seconds("start", self.start)
         end = read_seconds("end", self.end)
         check_number("end", end, start)
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "end", end)
-        check_number("min_score", self.min_score or 0, 0, 1)
-        if self.fps is not None:
-            check_positive("fps", self.fps)
         if self.min_score is not None and self.face == "crop":
             raise FerVitError(
                 "`--min_score` is for `--face detect`: a crop is one face with any score. "
@@ -112,6 +106,12 @@ class PhotoOptions:
                 f"Expected either `--fps` or `--every`, but got {self.fps:g} and {self.every}. "
                 "Leave one of them out."
             )
+
+    def reading(self) -> "PhotoOptions":
+        """Returns these options without those that a command adds to them."""
+        return PhotoOptions(
+            **{each.name: getattr(self, each.name) for each in fields(PhotoOptions)}
+        )
 
     @property
     def span(self) -> tuple[float, float]:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from fer_vit.data.schema import Reading
 from fer_vit.sources import affectnet, drawn, fairface, fer2013, ferplus, folder, rafdb
 
-# Add a new data set at the end: if two data sets have options of the same name, the earlier one has
-# the option without a prefix.
 MODULES = (ferplus, fer2013, rafdb, affectnet, fairface, folder, drawn)
 
-# The reader of each data set by the name of the file. The options of `read` become options of
-# `prepare`.
+# The reader of each data set by the name of the file. The options of `read`, if it has any, become
+# options of `fer-vit prepare NAME`.
 SOURCES: dict[str, Callable[..., Reading]] = {
     module.__name__.rpartition(".")[2]: module.read for module in MODULES
 }

@@ -15,6 +15,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,9 @@ from fer_vit.errors import FerVitError
 from fer_vit.files import open_input
 from fer_vit.heads import HeadOutputs, Output
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
+from fer_vit.options import takes
 from fer_vit.sources.errors import not_found
+from fer_vit.sources.options import SourceOptions
 from fer_vit.sources.splits import hold_out
 
 # the expressions with the codes 0 to 7
@@ -40,18 +43,24 @@ AFFECT = {Output("affect", "valence"): "_val.npy", Output("affect", "arousal"): 
 UNKNOWN = -2.0  # the value of a valence or an arousal that was not annotated
 
 
-def read(root: Path, classes: Literal[7, 8] = 8) -> Reading:
+@dataclass(frozen=True, kw_only=True)
+class AffectnetOptions(SourceOptions):
+    """Options of the data set `affectnet`."""
+
+    classes: Literal[7, 8] = 8
+    """8, or 7 without contempt."""
+
+
+@takes(AffectnetOptions)
+def read(options: AffectnetOptions) -> Reading:
     """Reads AffectNet from the folder of train_set and val_set, sorted by file name.
 
     AffectNet's test split was never published; papers report results on val_set. So val_set is
     `test` here, and a fixed tenth of train is held out as val. Valence and arousal, if there are
     files, are targets of the head `affect`.
-
-    Args:
-        root: The folder.
-        classes: For affectnet: 8, or 7 without contempt.
     """
-    labels = LABELS[:classes]
+    root = options.root
+    labels = LABELS[: options.classes]
     rows: list[Row] = []
     dropped = Counter[str]()
     notes = []

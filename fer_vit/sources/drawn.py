@@ -4,62 +4,67 @@
 """
 
 from contextlib import nullcontext
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Interval
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.errors import FerVitError, check_number, check_whole
+from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, clear_remains_of
 from fer_vit.heads import NO_OUTPUTS
 from fer_vit.labels import EXPRESSIONS
+from fer_vit.options import Count, Number, takes
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
+from fer_vit.sources.options import SourceOptions
 
 MAX_DRAWN_SIDE = 10_000  # the largest side of a drawn image in pixels
 
 UNLABELLED = "unlabelled"  # the folder of faces without an expression
 
 
-def read(
-    root: Path,
-    count: int = 1200,
-    seed: int = 0,
-    size: int = 96,
-    colour: bool = False,
-    heads: bool = False,
-) -> Reading:
+@dataclass(frozen=True, kw_only=True)
+class DrawnOptions(SourceOptions):
+    """Options of the data set `drawn`."""
+
+    count: Count = 1200
+    """Number of faces."""
+    seed: Number = 0
+    """The same seed draws the same faces."""
+    size: Annotated[int, Interval(ge=1, le=MAX_DRAWN_SIDE)] = 96
+    """Side of the images in pixels."""
+    colour: bool = False
+    """In colour rather than grey."""
+    heads: bool = False
+    """Add the targets of movements, pose and affect. Half of the faces then have no expression, and
+    movements that are independent of each other."""
+
+
+@takes(DrawnOptions)
+def read(options: DrawnOptions) -> Reading:
     """Draws a data set into a folder: `<split>/<class>/<number>.png`, splits of 70, 15 and 15%.
 
     Classes are balanced. Each image shows a different person. With `heads`, half of the faces are
     in `<split>/unlabelled`: these faces have no expression, and movements that are independent of
     each other. Raises FerVitError when the folder holds other files or cannot be written.
-
-    Args:
-        root: The folder.
-        count: For drawn: number of faces.
-        seed: For drawn: the same seed draws the same faces.
-        size: For drawn: side of the images in pixels.
-        colour: For drawn: in colour rather than grey.
-        heads: For drawn: add the targets of movements, pose and affect. Half of the faces then have
-            no expression, and movements that are independent of each other.
     """
-    check_whole("count", count, 1)
-    check_whole("seed", seed, 0)
-    check_number("size", size, 1, MAX_DRAWN_SIDE)
+    root = options.root
     clear_remains_of(root)
 
     rows = []
     # If the folder exists, an earlier run has drawn the images, and they are only compared.
     exists = root.is_file() or any(root.glob("*"))
     with nullcontext(root) if exists else atomic_write(root) as folder:
-        numbers = range(count)
+        numbers = range(options.count)
         for number in tqdm(numbers, "draw", unit="face", disable=None, leave=False, delay=1):
-            split = _split_of(number, count)
-            label = label_of(number, heads)
-            drawing = draw(label, seed * count + number, size, colour)
-            pixels = drawing.image if colour else drawing.image[..., 0]
+            split = _split_of(number, options.count)
+            label = label_of(number, options.heads)
+            seed = options.seed * options.count + number
+            drawing = draw(label, seed, options.size, options.colour)
+            pixels = drawing.image if options.colour else drawing.image[..., 0]
             data = encode_png(pixels)
 
             name = f"{split}/{label or UNLABELLED}/{number:05d}.png"
@@ -71,10 +76,10 @@ def read(
                 raise FerVitError(f"{root} holds something else. Choose a new folder.")
 
             row = Row(root / name, name, split, label, landmarks=drawing.landmarks)
-            if heads:
+            if options.heads:
                 row.targets = drawing.targets
             rows.append(row)
-    return Reading(EXPRESSIONS, rows, outputs=DRAWN_OUTPUTS if heads else NO_OUTPUTS)
+    return Reading(EXPRESSIONS, rows, outputs=DRAWN_OUTPUTS if options.heads else NO_OUTPUTS)
 
 
 def label_of(number: int, heads: bool) -> str | None:

@@ -15,6 +15,7 @@ never read.
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,9 @@ import numpy as np
 from fer_vit.data.schema import VOTES_COLUMN, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS, have_ties
+from fer_vit.options import takes
 from fer_vit.sources.errors import bad_line, not_found
+from fer_vit.sources.options import SourceOptions
 from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted
 
@@ -37,17 +40,21 @@ NOT_EXPRESSIVE = "unknown or not a face"
 FOLDERS: dict[str, Split] = {"FER2013Train": "train", "FER2013Valid": "val", "FER2013Test": "test"}
 
 
-def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Reading:
+@dataclass(frozen=True, kw_only=True)
+class FerplusOptions(SourceOptions):
+    """Options of the data set `ferplus`."""
+
+    labels: Literal["majority", "soft"] = "majority"
+    """Training labels by majority, or with the share of each expression (soft)."""
+
+
+@takes(FerplusOptions)
+def read(options: FerplusOptions) -> Reading:
     """Reads FERPlus, in the tables' order.
 
     The column `label_votes` has the number of votes for an image's label.
-
-    Args:
-        root: The folder with FER2013Train, FER2013Valid and FER2013Test, or the parent folder of
-            such a folder with the name `ferplus`.
-        labels: For ferplus: training labels by majority, or with the share of each expression
-            (soft).
     """
+    root = options.root
     base = root / "ferplus" if (root / "ferplus").is_dir() else root
     rows: list[Row] = []
     dropped = Counter[str]()
@@ -55,7 +62,7 @@ def read(root: Path, labels: Literal["majority", "soft"] = "majority") -> Readin
     for folder, split in FOLDERS.items():
         table = base / folder / "label.csv"
         if table.is_file():
-            is_soft = labels == "soft" and split == "train"
+            is_soft = options.labels == "soft" and split == "train"
             split_rows, split_dropped = _read_split_table(table, split, is_soft)
             rows += split_rows
             dropped += split_dropped

@@ -10,53 +10,61 @@ A table (`targets`) has the labels, targets of further heads, or both. A regular
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError, short
 from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS, canonical
 from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
+from fer_vit.options import takes
 from fer_vit.sources.errors import not_found
 from fer_vit.sources.layout import Folders, Place, find_listed, find_places
+from fer_vit.sources.options import SourceOptions
 from fer_vit.sources.persons import leak_warnings, match_persons, one_spelling, person_notes
 from fer_vit.sources.splits import PERSON_COLUMN, hold_out, missing_splits
 from fer_vit.sources.targets import AuScale, TargetTable, read_targets
 from fer_vit.tables.images import AngleUnit
 from fer_vit.tables.read import READERS
-from fer_vit.wording import counted, fill_docstring, join_names, list_names
+from fer_vit.wording import counted, join_names, list_names
 
 # Files in a data set that may be tables of labels; .txt files are mostly descriptions.
 TABLE_SUFFIXES = READERS.keys() - {".txt"}
 
 
-@fill_docstring(HEADS=join_names(HEADS))
-def read(
-    root: Path,
-    targets: Path | None = None,
-    targets_unit: AngleUnit | None = None,
-    au_scale: AuScale | None = None,
-    person: str | None = None,
-) -> Reading:
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(SourceOptions):
+    """Options of the data set `folder`."""
+
+    TEXTS: ClassVar = {"HEADS": join_names(HEADS)}
+
+    targets: Path | None = None
+    """A table with the column path, and label or targets of {HEADS} (such as AU1,
+    move_mouthSmileLeft, yaw and valence), or both; also split and person. A path on this machine,
+    or in the data set."""
+    targets_unit: AngleUnit | None = None
+    """The unit of angles in the table. Default: degrees; an error if no angle is above 1.57."""
+    au_scale: AuScale | None = None
+    """The largest intensity of action units in the table, 5 or 1 (also occurrences). Default: 5 if
+    any value is above 1."""
+    person: str | None = None
+    """A regular expression that finds the person in a photo's path: its first group, or the whole
+    match. Each person stays in one split."""
+
+
+@takes(FolderOptions)
+def read(options: FolderOptions) -> Reading:
     """Reads photos with classes from folders or a table, sorted by path.
 
     Labels are in FERPlus' order, followed by all other labels alphabetically. System folders and
     hidden files are not read. Without val, a fixed tenth of train (of the persons, if known)
     becomes val; without any splits, another tenth becomes test. Notes count the photos and files
     that are not read. Raises FerVitError when the folders have another layout (see `layout`).
-
-    Args:
-        root: The folder.
-        targets: For folder: a table with the column path, and label or targets of {HEADS} (such as
-            AU1, move_mouthSmileLeft, yaw and valence), or both; also split and person. A path on
-            this machine, or in the data set.
-        targets_unit: For folder: the unit of angles in the table. Default: degrees; an error if no
-            angle is above 1.57.
-        au_scale: For folder: the largest intensity of action units in the table, 5 or 1 (also
-            occurrences). Default: 5 if any value is above 1.
-        person: For folder: a regular expression that finds the person in a photo's path: its first
-            group, or the whole match. Each person stays in one split.
     """
+    root = options.root
+    targets = options.targets
     listing = list_folder(root) if root.is_dir() else Listing()
     photos = listing.with_suffixes(PHOTO_SUFFIXES)
     names = sorted(path.relative_to(root).as_posix() for path in photos)
@@ -65,18 +73,18 @@ def read(
     folders: dict[str, Folders] = {name: tuple(name.split("/")[:-1]) for name in names}
     persons: dict[str, str] = {}  # by the name of the photo
     class_folders = folders  # without the folders of persons
-    if person is not None:
-        persons, class_folders = match_persons(names, person)
+    if options.person is not None:
+        persons, class_folders = match_persons(names, options.person)
 
     if targets is not None:
         path = root / targets if (root / targets).is_file() else targets
-        table = read_targets(path, targets_unit, au_scale).matched(names)
+        table = read_targets(path, options.targets_unit, options.au_scale).matched(names)
         listing.files = [
             file for file in listing.files if file.name != path.name or not file.samefile(path)
         ]
         reading = _read_listed(root, table, folders, class_folders, persons)
         reason = f"no row in {path.name}"
-    elif targets_unit or au_scale:
+    elif options.targets_unit or options.au_scale:
         raise FerVitError("`--targets_unit` and `--au_scale` need a table, `--targets`.")
     else:
         reading = _make_reading(root, find_places(root, class_folders), persons)
@@ -87,7 +95,7 @@ def read(
     unread = [name for name in names if name not in read_names]
     if unread:
         reading.dropped[f"{reason}, for example {short(unread[0])}"] = len(unread)
-    if person is not None:
+    if options.person is not None:
         reading.notes += person_notes(persons, [name for name in names if name in read_names])
     reading.notes += _empty_folders(root, listing, photos)
     reading.notes += unread_notes(listing.count_others(PHOTO_SUFFIXES), listing.skipped)

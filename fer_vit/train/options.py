@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.errors import FerVitError, check_number, describe_option, short, suggest_option
+from fer_vit.errors import FerVitError, check_number, short, suggest_option
 from fer_vit.face.crop import CropSpec, crop_for
 from fer_vit.geometry import Align
 from fer_vit.imports import search_current_folder
@@ -24,6 +24,7 @@ from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, class_name
+from fer_vit.train.option_errors import describe_option
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.progress import EpochLines
 from fer_vit.train.task import FERTask
@@ -174,7 +175,8 @@ class TrainCLI(LightningCLI):
                 self.config = parser.parse_args(args, self.settings)
         except ArgumentError as error:
             reason = describe_option(str(error))
-            raise FerVitError(f"{reason}{suggest_option(args, parser)}") from error
+            names = [name for action in parser._actions for name in action.option_strings]
+            raise FerVitError(f"{reason}{suggest_option(args, names)}") from error
         init = self.config.model.get("init")
         if init:
             start = read_model(init, pretraining=True)

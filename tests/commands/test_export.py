@@ -83,7 +83,7 @@ def test_onnx_runtime_agrees_on_any_number_of_faces(
     net = build_model(RegionViTConfig(**{**vars(SMALL), **change}), "abcde", temperature=1.3).eval()
     model = load(net, "cpu")
     path = tmp_path / "model.onnx"
-    write_onnx(model, path, ExportOptions(["a model"], path))
+    write_onnx(model, path, ExportOptions(path))
     for faces in (1, 2, 9):
         inputs = example_inputs(net, faces)
         assert torch.allclose(run_onnx(path, inputs), probabilities(net, *inputs), atol=1e-4)

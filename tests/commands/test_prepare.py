@@ -4,14 +4,11 @@ and every way it can be refused.
 
 import re
 import zipfile
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fer_vit import cli
-from fer_vit.cli import main, verb_parser
 from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
@@ -23,6 +20,7 @@ from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import SOURCES, folder
 from fer_vit.sources.cartoon import draw_face
+from tests.helpers.commands import fails
 
 POINTS = np.asarray(TEMPLATE)
 
@@ -163,7 +161,6 @@ def test_wrong_arguments_before_anything_is_read(
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
         ("folder", photos, existing, {}, "exists already"),
-        ("folder", photos, out, {"seed": 1}, "`seed` .*drawn"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "missing.zip"),
         ("folder", tmp_path / "damaged.zip", out, {}, "damaged.zip"),
         # the message names the zip, not the unpacked folder
@@ -290,67 +287,11 @@ def test_another_manifest_is_added(tmp_path: Path, caplog: pytest.LogCaptureFixt
         prepare("folder", photos, tmp_path / "x.parquet", add=[tmp_path / "drawn.parquet"])
 
 
-@pytest.mark.parametrize(
-    ("source", "words", "expected"),
-    [
-        ("later", [], (7, "a")),
-        ("later", ["--later.count=5", "--style", "b"], (5, "b")),
-        ("drawn", ["--count=5"], 5),
-    ],
-)
-def test_data_sets_share_the_name_of_an_option(
-    source: str,
-    words: list[str],
-    expected: object,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_options_of_another_data_set_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read = []
-
-    def drawn(root: Path, count: int = 1200) -> None:
-        read.append(count)
-        raise FerVitError("read")
-
-    def later(root: Path, count: int = 7, style: str = "a") -> None:
-        read.append((count, style))
-        raise FerVitError("read")
-
-    monkeypatch.setitem(SOURCES, "drawn", drawn)
-    monkeypatch.setitem(SOURCES, "later", later)
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # builds a parser for these data sets
-    with pytest.raises(SystemExit):
-        main(["prepare", source, str(tmp_path), str(tmp_path / "a.parquet"), *words])
-    assert read == [expected]
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_help_of_an_option_names_its_data_set(source: str) -> None:
-    read = SOURCES[source]
-    _, *options = signature(read).parameters
-    for option in options:
-        assert f"{option}: For {source}: " in (read.__doc__ or "")
-
-
-def test_an_unknown_option_of_a_data_set_is_refused_in_python(tmp_path: Path) -> None:
-    with pytest.raises(FerVitError, match=r"ferplus.*`label`.*labels"):
+    with pytest.raises(TypeError, match="'label'"):
         prepare("ferplus", tmp_path, tmp_path / "a.parquet", label="soft")
-
-
-def test_an_option_of_another_data_set_is_refused_under_a_shared_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def later(root: Path, count: int = 7) -> None:
-        raise AssertionError
-
-    monkeypatch.setitem(SOURCES, "later", later)
-    with pytest.raises(FerVitError, match=r"`count.*drawn.*later"):
-        prepare("later", tmp_path, tmp_path / "a.parquet", **{"count": 5, "later": {"count": 7}})
-    with pytest.raises(FerVitError, match=r"`count`.*later.*drawn"):
-        prepare("drawn", tmp_path, tmp_path / "a.parquet", **{"later": {"count": 5}})
-    with pytest.raises(AssertionError):  # Python names the option of the data set alone
-        prepare("later", tmp_path, tmp_path / "a.parquet", count=5)
-
-    monkeypatch.setattr(cli, "verb_parser", verb_parser)  # builds a parser for these data sets
-    with pytest.raises(SystemExit):
-        main(["prepare", "later", str(tmp_path), str(tmp_path / "a.parquet"), "--count=5"])
-    assert "`--later.count`" in capsys.readouterr().err
+    line = fails(capsys, "prepare", "folder", tmp_path, tmp_path / "a.parquet", "--count=5")
+    assert "--count=5" in line
+    assert "`fer-vit prepare folder --help`" in line

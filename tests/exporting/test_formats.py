@@ -17,7 +17,8 @@ def test_formats_take_an_option_or_refuse_it(suffix: str, tmp_path: Path) -> Non
         "quantize": is_folder or suffix == ".onnx",
     }
     for option, taken in takes.items():
-        options = ExportOptions(["a model"], path, **{option: tmp_path / "file"})
+        value = True if option == "half" else tmp_path / "file"
+        options = ExportOptions(path, **{option: value})
         if taken:
             FORMATS[suffix].check(options)
         else:

@@ -67,16 +67,20 @@ def parse_fit(*args: str) -> Any:
     return fit_parser().parse_args(["--data.manifest=faces.parquet", *args])
 
 
-def parse(verb: str, *words: str) -> None:
-    """Parses a command without running it."""
+def parse(verb: str, *words: str) -> dict[str, Any]:
+    """Parses a command without running it; returns the values of a plain command."""
+    given: dict[str, Any] = {}
     if verb not in cli.PLAIN_VERBS:
         configs = {name: str(file) for name, file in shipped_configs().items()}
         parse_fit(*(configs.get(word, word) for word in words))
-        return
+        return given
     module = import_module(f"fer_vit.commands.{verb}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, verb, wraps(getattr(module, verb))(lambda **values: None))
+        patch.setattr(
+            module, verb, wraps(getattr(module, verb))(lambda **values: given.update(values))
+        )
         cli.run_plain(verb, list(words))
+    return given
 
 
 def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:

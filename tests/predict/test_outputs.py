@@ -57,7 +57,7 @@ def test_predicted_outputs_are_the_decoded_heads_and_roll_is_that_of_the_photo(
     photo, _ = draw_face("happiness", 3, 96)
     face = model.predict(photo, face="crop", detector="landmarks")[0]
     assert [*face.outputs] == COLUMNS
-    found = next(model.find([photo], PhotoOptions("crop", "landmarks")))
+    found = next(model.find([photo], PhotoOptions(face="crop", detector="landmarks")))
     raw = model.net(*as_tensors(found.crops))
     for head, names in OUTPUTS.items():
         decoded = decode(head, raw[head])[0].tolist()

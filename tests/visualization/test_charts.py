@@ -36,7 +36,7 @@ def explained_face(model: Recognizer, folder: Path) -> tuple[Face, Evidence]:
     """Returns a face that a model has read, and its explanation."""
     photo = folder / "a.png"
     photo.write_bytes(encode_png(draw_face("fear", 0, 48)[0]))
-    options = PhotoOptions("crop", "landmarks", workers=0)
+    options = PhotoOptions(face="crop", detector="landmarks", workers=0)
     (found,) = model.find([photo], options)
     (classified,) = model.classify([found], [photo], "landmarks")
     shown = [(face, None) for face in classified]

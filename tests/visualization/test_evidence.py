@@ -184,7 +184,7 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
     for seed, path in enumerate(paths):
         path.write_bytes(encode_png(draw_face(path.stem, seed, 48)[0]))
     model = load(net, "cpu")
-    options = PhotoOptions("crop", "none", workers=0)
+    options = PhotoOptions(face="crop", detector="none", workers=0)
     results = model.predict(paths, face="crop", detector="none", workers=0)
     (found,) = model.find(paths, options)
     pixels = [read_image(path) for path in paths]
