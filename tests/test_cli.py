@@ -450,7 +450,7 @@ def test_texts_of_methods_are_no_docstrings(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, module.__name__, module)
     source = Path(methods.__file__).read_text(encoding="utf-8")
     exec(compile(source, methods.__file__, "exec", optimize=2), vars(module))
-    assert module.explain.__doc__ is None
+    assert module.find_method.__doc__ is None
     assert {name: method.text for name, method in module.METHODS.items()} == {
         name: method.text for name, method in methods.METHODS.items()
     }
