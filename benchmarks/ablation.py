@@ -29,7 +29,7 @@ from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, read_altered
 from fer_vit.model.attention import has_bf16, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import load
-from fer_vit.store.folder import load_network
+from fer_vit.store.model_folder import load_network
 from fer_vit.train.run import multiply_adds
 
 ROOT = Path(__file__).parents[1]

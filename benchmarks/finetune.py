@@ -31,8 +31,8 @@ from fer_vit.data.schema import Reading, Row, Split, write_manifest
 from fer_vit.exporting.calibration import labelled_batches, predict_logits
 from fer_vit.files import atomic_write
 from fer_vit.predict.recognizer import load
-from fer_vit.store.folder import read_model
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.store.model_folder import read_model
 
 SCRATCH = ["--model.freeze=none", "--model.lr=6e-4", "--model.layer_decay=1"]
 

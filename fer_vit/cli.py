@@ -234,7 +234,7 @@ def run_verb(args: list[str]) -> None:
             run_plain(verb, args[1:])
     elif verb in LIGHTNING_VERBS:
         with needed_by(f"`fer-vit {verb}`"):
-            import_verb("fer_vit.train.cli").train(args)
+            import_verb("fer_vit.train.fit").train(args)
     else:
         raise FerVitError(
             f"There is no command `{verb}`.{suggest(verb, VERBS)} "

@@ -36,7 +36,7 @@ from fer_vit.signals import exit_on_signals
 from fer_vit.sources.archive import unpacked
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import read_model
+from fer_vit.store.model_folder import read_model
 from tests.helpers.commands import TINY, fails, main
 from tests.helpers.killed import (
     Writer,

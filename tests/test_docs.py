@@ -19,7 +19,7 @@ from fer_vit.commands import faithfulness
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.image import encode_png
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.train import cli as train_cli, recipe
+from fer_vit.train import fit as train_fit, recipe
 from tests.helpers.commands import main, parse
 from tests.helpers.pages import DOCS, NOTEBOOK, PAGES, ROOT, prose
 from tests.helpers.videos import write_video
@@ -250,9 +250,9 @@ def test_the_examples_of_custom_training_run(
         Path(f"photos/{name}-{number:02}.png").write_bytes(
             encode_png(draw_face(name, number, 64)[0])
         )
-    train = train_cli.fit
+    train = train_fit.fit
     quick = {"data.batch_size": 4, "trainer.limit_train_batches": 2, "trainer.limit_val_batches": 2}
-    monkeypatch.setattr(train_cli, "fit", lambda *given, **more: train(*given, **more, **quick))
+    monkeypatch.setattr(train_fit, "fit", lambda *given, **more: train(*given, **more, **quick))
     names: dict[str, Any] = {}
     for block in re.findall(
         r"^```python\n(.*?)^```", (DOCS / "how-to/custom.md").read_text(), re.M | re.S

@@ -19,7 +19,7 @@ from fer_vit.errors import (
     short,
 )
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.train.cli import fit
+from fer_vit.train.fit import fit
 from fer_vit.train.option_errors import describe_option
 from tests.helpers.commands import fails
 

@@ -31,7 +31,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
 from fer_vit.predict.tables import check_written_tables, plan_tables
 from fer_vit.report.table import TableWriter
-from fer_vit.train import cli
+from fer_vit.train import fit as train_fit
 from tests.helpers.commands import TINY, error_line, exit_code, main
 
 TIMES = int(os.environ.get("FER_VIT_FUZZ", "0"))
@@ -320,7 +320,7 @@ def begins(
         return code == 0 or not error_line(capsys)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "run_trainer", lambda *_, **__: None)
+    monkeypatch.setattr(train_fit, "run_trainer", lambda *_, **__: None)
     return begins
 
 

@@ -41,8 +41,8 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 LIGHTNING = (
     "averaging",
     "checkpoints",
-    "cli",
     "datamodule",
+    "fit",
     "log",
     "module",
     "options",

@@ -25,7 +25,7 @@ from fer_vit.predict.recognizer import load
 from fer_vit.predict.results import table as table_of
 from fer_vit.sources import drawn
 from fer_vit.stats import bootstrap
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 from tests.helpers.commands import CROPS, run
 
 AGE = Head(

@@ -17,7 +17,7 @@ from fer_vit.heads import HEADS, MEANS, HeadOutputs
 from fer_vit.model.attention import POOLS
 from fer_vit.predict.smoothing import LIVE, RECORDED
 from fer_vit.sources import SOURCES
-from fer_vit.store.configs import shipped_configs
+from fer_vit.store.config_files import shipped_configs
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
 from fer_vit.version import __version__
 from fer_vit.wording import join_names

@@ -20,7 +20,7 @@ from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.files import OWN_MARK
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.cli import train
+from fer_vit.train.fit import train
 from tests.helpers.commands import TINY, exit_code, fails, main
 from tests.helpers.processes import PATIENCE
 

@@ -10,7 +10,7 @@ import pytest
 from fer_vit.commands.export import read_faithfulness
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS, read_prior
-from fer_vit.store.configs import find_config
+from fer_vit.store.config_files import find_config
 
 
 def prior(path: Path) -> None:

@@ -3,7 +3,7 @@
 import re
 
 from fer_vit.report.table import align_columns
-from fer_vit.store.configs import CONFIGS, shipped_configs
+from fer_vit.store.config_files import CONFIGS, shipped_configs
 
 # Matches accuracy and split in the header of a config.
 ACCURACY_TEXT = re.compile(r"([\d.]+%) accuracy on the [\d,]+ (\w+)")

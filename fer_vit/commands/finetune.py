@@ -22,8 +22,8 @@ from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.sources.duplicates import Duplicates
 from fer_vit.stats.estimate import Estimate, estimate_text
-from fer_vit.store.folder import TO_FILL, read_model
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL
+from fer_vit.store.model_folder import TO_FILL, read_model
 from fer_vit.train.checkpoints import newest_checkpoint
 from fer_vit.train.recipe import Recipe
 

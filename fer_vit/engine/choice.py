@@ -47,10 +47,10 @@ def open_model(name: str | Path, device: str, precision: Precision, **hub: Any) 
     an NVIDIA GPU if onnxruntime-gpu finds one.
 
     Args:
-        name: As for `store.folder.read_model`.
+        name: As for `store.model_folder.read_model`.
         device: "auto", or a device of torch.
         precision: The precision in which the network computes.
-        **hub: As for `store.folder.read_model`.
+        **hub: As for `store.model_folder.read_model`.
 
     Raises:
         FerVitError: There is no such model or device, or the model's files are damaged.
@@ -97,7 +97,7 @@ def _open_torch(name: str | Path, device: str, hub: dict[str, Any]) -> Opened:
         kind = f"A checkpoint, or a folder without {ENGINE_FILES['float32']},"
         raise missing_extra(kind, "torch")
     # not at the top: PyTorch may be missing
-    from fer_vit.store.folder import load_network
+    from fer_vit.store.model_folder import load_network
 
     return open_network(load_network(name, **hub), device)
 

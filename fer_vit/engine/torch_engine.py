@@ -12,7 +12,7 @@ from fer_vit.faces import Crops
 from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import process_rank
-from fer_vit.store.folder import hash_weights
+from fer_vit.store.model_folder import hash_weights
 
 
 class Inputs(NamedTuple):

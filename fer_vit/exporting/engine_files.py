@@ -27,8 +27,8 @@ from fer_vit.exporting.graphs import example_inputs, export_onnx, graph_facts, q
 from fer_vit.faces import Crops
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load_torch
-from fer_vit.store.folder import hash_weights, load_network
 from fer_vit.store.hub import ENGINE_FILES
+from fer_vit.store.model_folder import hash_weights, load_network
 from fer_vit.texts import json_text
 
 CALIBRATION_FACES = 512  # most faces that calibrate the 8-bit scales

@@ -31,8 +31,8 @@ from fer_vit.face.yunet import yunet_path
 from fer_vit.files import atomic_write, check_output
 from fer_vit.options import REPEATED, Options
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.store.folder import save_network
 from fer_vit.store.hub import CARD_FILE, DEFAULT_MODEL, MODEL_FILES, fetch_folder
+from fer_vit.store.model_folder import save_network
 from fer_vit.texts import json_text
 from fer_vit.wording import describe_entries, join_names
 

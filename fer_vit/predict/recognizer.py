@@ -127,7 +127,7 @@ def load_torch(
     Arguments and errors as for `load`; `name` is also that of a file or folder.
     """
     if model is None or isinstance(model, str | os.PathLike):
-        from fer_vit.store.folder import load_network  # not at the top: it imports torch
+        from fer_vit.store.model_folder import load_network  # not at the top: it imports torch
 
         name = name or str(model or DEFAULT_MODEL)
         model = load_network(model)
@@ -177,7 +177,7 @@ class Recognizer:
             if find_spec("torch") is None:
                 raise missing_extra("An explanation", "torch")
             # not at the top: PyTorch may be missing
-            from fer_vit.store.folder import hash_weights, load_network
+            from fer_vit.store.model_folder import hash_weights, load_network
 
             net = load_network(self._folder)
             if hash_weights(net.state_dict()) != self.engine.fingerprint.partition(" ")[0]:

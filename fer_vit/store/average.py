@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fer_vit.errors import ModelError
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.folder import load_network
+from fer_vit.store.model_folder import load_network
 
 # Smallest cosine similarity of the first blocks of models that are averaged. Measured with the
 # config `drawn` on 280 drawn faces: separate seeds -0.001 to 0.000; epochs 4 to 22 of one run 0.97

@@ -1,6 +1,6 @@
 """Finds the folder of a model by name: in the package, on disk or on the Hugging Face hub.
 
-This module also publishes a folder on the hub. `store.folder` reads and writes the files in a
+This module also publishes a folder on the hub. `store.model_folder` reads and writes the files in a
 folder.
 """
 

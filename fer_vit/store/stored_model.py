@@ -14,7 +14,7 @@ from fer_vit.model_settings import ModelSettings, read_model_settings, read_sett
 class StoredModel:
     """A model from a folder or checkpoint, with checked settings and unchecked weights.
 
-    `store.folder.build_network` compares the weights with the settings.
+    `store.model_folder.build_network` compares the weights with the settings.
     """
 
     name: str | Path  # the name in messages: a path, a shipped model, or a name on the hub

@@ -8,7 +8,7 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.train.metrics import EXPRESSION_METRICS, log_name
-from fer_vit.train.outputs import TrainedHead
+from fer_vit.train.trained_heads import TrainedHead
 from fer_vit.wording import list_names
 
 

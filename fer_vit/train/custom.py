@@ -20,7 +20,7 @@ from fer_vit.store.checkpoint import (
     own_settings,
     unpack_checkpoint,
 )
-from fer_vit.store.folder import check_finite, no_expressions
+from fer_vit.store.model_folder import check_finite, no_expressions
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import RegionViTModule

@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, Head
 from fer_vit.stats.measures import measure
-from fer_vit.train.outputs import TrainedHead
+from fer_vit.train.trained_heads import TrainedHead
 
 # Metrics of the head `expression` that are logged if a face of the split has a label.
 EXPRESSION_METRICS = ("loss", "accuracy", "f1", "ece", "uar")

@@ -24,7 +24,7 @@ from fer_vit.model.attention import fused_is_faster, use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.processes import derived_seed, run_seed
-from fer_vit.store.folder import differing
+from fer_vit.store.model_folder import differing
 from fer_vit.train.log import log_once
 from fer_vit.train.resuming import check_resumed, steps_left
 

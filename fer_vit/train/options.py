@@ -19,7 +19,7 @@ from fer_vit.imports import search_current_folder
 from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig, check_config
 from fer_vit.store.checkpoint import own_settings, unpack_checkpoint
-from fer_vit.store.folder import build_network, read_model
+from fer_vit.store.model_folder import build_network, read_model
 from fer_vit.train.checkpoints import AtomicCheckpointIO, LastCheckpoint
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.log import log_once

@@ -12,11 +12,11 @@ import yaml
 
 from fer_vit.errors import FerVitError
 from fer_vit.predict.recognizer import Recognizer, load
-from fer_vit.store.configs import find_config
+from fer_vit.store.config_files import find_config
 from fer_vit.store.hub import WEIGHTS_FILE
 from fer_vit.train.checkpoints import newest_checkpoint
-from fer_vit.train.cli import fit, read_words
 from fer_vit.train.custom import load_custom
+from fer_vit.train.fit import fit, read_words
 from fer_vit.train.resuming import FinishedError
 
 LOGGER = logging.getLogger("fer_vit")

@@ -19,7 +19,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_from_parts, build_model
 from fer_vit.model_settings import ModelSettings
-from fer_vit.store.folder import check_finite, differing, read_model
+from fer_vit.store.model_folder import check_finite, differing, read_model
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.wording import list_names
 

@@ -16,7 +16,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.heads import HeadOutputs
 from fer_vit.losses import decode
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.folder import build_network, load_network
+from fer_vit.store.model_folder import build_network, load_network
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.log import log_once
 

@@ -22,7 +22,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
-from fer_vit.store.folder import load_network
+from fer_vit.store.model_folder import load_network
 from fer_vit.system.settings import ThreadLock
 from tests.helpers.processes import PATIENCE
 

@@ -21,7 +21,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.stats import bootstrap
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 from fer_vit.tables.read import read_table
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.logits import labelled_logits

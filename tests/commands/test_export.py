@@ -41,8 +41,8 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.sources import drawn as drawn_faces
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 from fer_vit.store.average import average_networks
-from fer_vit.store.folder import load_network, save_network
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
+from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import fails, main, run
 from tests.helpers.crops import as_tensors, probabilities

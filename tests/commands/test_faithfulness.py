@@ -19,7 +19,7 @@ from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.stats.estimate import Estimate
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 from tests.helpers.commands import CROPS, fails, run
 
 ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]

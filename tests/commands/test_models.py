@@ -16,7 +16,7 @@ from fer_vit import load
 from fer_vit.commands import models as verb
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import ferplus
-from fer_vit.store.configs import shipped_configs
+from fer_vit.store.config_files import shipped_configs
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from tests.helpers.commands import run
 

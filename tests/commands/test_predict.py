@@ -33,8 +33,8 @@ from fer_vit.heads import MEANS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import load_network
 from fer_vit.store.hub import DEFAULT_MODEL
+from fer_vit.store.model_folder import load_network
 from fer_vit.version import __version__
 from tests.helpers.commands import CROPS, FOUR_DIGITS, assert_same, fails, predict, read, run
 from tests.helpers.videos import write_video

@@ -16,7 +16,7 @@ from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.image import UNREADABLE, UNREADABLE_VIDEO, encode_png
 from fer_vit.predict.frames import read_frames
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 from fer_vit.visualization import report
 from tests.helpers.commands import CROPS, fails, main, run
 from tests.helpers.models import small_model

@@ -40,8 +40,8 @@ from fer_vit.losses import decode
 from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.recognizer import Recognizer, load_torch
 from fer_vit.processes import threads
-from fer_vit.store.folder import hash_weights, load_network
 from fer_vit.store.hub import DEFAULT_MODEL, ENGINE_FILES, read_config, shipped_models
+from fer_vit.store.model_folder import hash_weights, load_network
 from tests.helpers.commands import fails, run
 from tests.helpers.crops import noise_crops
 from tests.helpers.models import ROUNDING

@@ -9,7 +9,7 @@ from fer_vit.evaluation.read import Conditions, read_labelled
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 
 TABLE = "path,status,face,label,confidence,p_sadness,p_anger\na.png,ok,0,sadness,0.75,0.75,0.25\n"
 

@@ -28,7 +28,7 @@ from fer_vit.sources import drawn, movements
 from fer_vit.stats import bootstrap
 from fer_vit.stats.measures import measure, measure_intervals
 from fer_vit.stats.results import Row
-from fer_vit.store.folder import load_network, save_network
+from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.tables.labelled import Labelled, Pair, pair_outputs
 from tests.helpers.commands import fails, run
 

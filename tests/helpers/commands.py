@@ -13,7 +13,7 @@ import pytest
 from jsonargparse import capture_parser
 
 from fer_vit import cli
-from fer_vit.store.configs import shipped_configs
+from fer_vit.store.config_files import shipped_configs
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.options import TrainCLI
 from fer_vit.train.task import FERTask

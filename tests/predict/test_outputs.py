@@ -22,7 +22,7 @@ from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 from fer_vit.tables.join import add_columns
 from fer_vit.tables.predicted import read_predictions
 from tests.helpers.commands import CROPS, fails, predict, run

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fer_vit.sources.errors import not_found
+from fer_vit.sources.source_errors import not_found
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.average import average_networks
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.configs import find_config, shipped_configs
-from fer_vit.store.folder import build_network, load_network, read_model, save_network
+from fer_vit.store.config_files import find_config, shipped_configs
 from fer_vit.store.hub import DEFAULT_MODEL, push
+from fer_vit.store.model_folder import build_network, load_network, read_model, save_network
 
 NETWORK = RegionViTConfig(
     img_size=32,

@@ -12,7 +12,7 @@ from fer_vit import FerVitError, load
 from fer_vit.face.crop import region_boxes
 from fer_vit.geometry import TEMPLATE
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.store.folder import save_network
+from fer_vit.store.model_folder import save_network
 
 SMALL = "ferplus-fairface-small"
 

@@ -15,7 +15,7 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.sources import drawn, movements
-from fer_vit.store.folder import load_network
+from fer_vit.store.model_folder import load_network
 from tests.helpers.commands import fit
 from tests.train.test_heads import validate
 

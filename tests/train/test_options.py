@@ -14,7 +14,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.train.cli import next_command, train
+from fer_vit.train.fit import next_command, train
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fails, main
@@ -29,7 +29,7 @@ def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
     def build_run(*words: object) -> SimpleNamespace:
         built = []
         monkeypatch.setattr(
-            "fer_vit.train.cli.run_trainer",
+            "fer_vit.train.fit.run_trainer",
             lambda verb, trainer, model, **options: built.append((verb, trainer, model, options)),
         )
         tiny = [*TINY[5:], "--trainer.max_epochs=2"]  # a checkpoint of one epoch can go on

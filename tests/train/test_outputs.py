@@ -4,7 +4,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.heads import HEADS, NO_OUTPUTS, HeadOutputs
-from fer_vit.train.outputs import TrainedHead, plan_heads
+from fer_vit.train.trained_heads import TrainedHead, plan_heads
 
 DATA = HeadOutputs.of_names({"movements": ["jawOpen", "mouthSmileLeft"], "pose": ["yaw"]}, "data")
 

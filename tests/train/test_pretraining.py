@@ -21,7 +21,7 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import load_network
+from fer_vit.store.model_folder import load_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining, encode_hidden, hide, pixel_loss
 from tests.helpers.commands import TINY, fails, fit, main

@@ -15,7 +15,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.store.folder import load_network, save_network
+from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.starting import take_weights
 from fer_vit.train.task import FERTask

@@ -40,7 +40,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.model_settings import ModelSettings
 from fer_vit.sources import drawn as drawn_source
-from fer_vit.store.folder import load_network, save_network
+from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.metrics import class_recall, expression_metrics
 from fer_vit.train.module import RegionViTModule

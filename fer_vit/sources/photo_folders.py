@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, printable, short
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.sources.errors import not_found
+from fer_vit.sources.source_errors import not_found
 from fer_vit.sources.targets import TargetTable
 from fer_vit.wording import counted, list_names
 

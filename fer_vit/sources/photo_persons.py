@@ -9,7 +9,7 @@ from unicodedata import normalize
 from fer_vit.data.schema import Row, Split
 from fer_vit.errors import FerVitError, printable, short
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.sources.layout import Folders, split_of
+from fer_vit.sources.photo_folders import Folders, split_of
 from fer_vit.sources.splits import PERSON_COLUMN
 from fer_vit.texts import as_text
 from fer_vit.wording import counted, list_names

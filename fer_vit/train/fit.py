@@ -18,8 +18,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from fer_vit.errors import FerVitError, short
 from fer_vit.files import clear_remains_in
 from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
-from fer_vit.store.configs import find_config
-from fer_vit.store.folder import classifier_command
+from fer_vit.store.config_files import find_config
+from fer_vit.store.model_folder import classifier_command
 from fer_vit.texts import json_text
 from fer_vit.train.custom import import_data, import_task
 from fer_vit.train.datamodule import FaceDataModule
