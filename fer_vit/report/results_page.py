@@ -15,7 +15,7 @@ from fer_vit.report.html import render
 from fer_vit.report.intervals import IntervalChart
 from fer_vit.report.plots import Plot
 from fer_vit.report.table import TableWriter, markdown
-from fer_vit.stats.scores import occurring
+from fer_vit.stats.scores import occurring, row_shares
 from fer_vit.texts import json_text
 
 RESULTS_FILES = ("results.json", "results.md", "index.html")  # the page is written last
@@ -120,6 +120,7 @@ def write_page(
             page=page,
             facts=titled_facts(page),
             occurring=[] if page.confusion is None else occurring(page.confusion),
+            shares=None if page.confusion is None else row_shares(page.confusion),
             counts=counts,
             kinds=kinds,
         )

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR
 from fer_vit.report.rendering import rasterize
+from fer_vit.stats.scores import row_shares
 
 MAX_PANELS = 6  # the most panels side by side
 
@@ -26,7 +27,7 @@ def draw_confusion(confusion: IntArray, labels: Sequence[str]) -> Image:
     size = (2.2 + 0.6 * classes, 1.8 + 0.55 * classes)
     figure = Figure(figsize=size, dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    shares = confusion / confusion.sum(1, keepdims=True).clip(1)
+    shares = row_shares(confusion)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in np.argwhere(confusion).tolist():
         count = f"{confusion[row, column]}"

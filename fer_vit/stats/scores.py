@@ -235,6 +235,11 @@ def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 
+def row_shares(confusion: IntArray) -> Array:
+    """Returns the share of each cell of a confusion matrix (C, C) in its row; 0 in an empty row."""
+    return np.asarray(confusion / confusion.sum(1, keepdims=True).clip(1))
+
+
 def occurring(confusion: IntArray) -> list[int]:
     """Returns the indices of the classes that occur as label or as prediction."""
     return np.flatnonzero(confusion.sum(0) + confusion.sum(1)).tolist()
