@@ -121,7 +121,7 @@ def predict(options: PredictOptions) -> None:
     # have started, read meanwhile.
     with collector_off():
         from fer_vit.predict.recognizer import load
-        from fer_vit.predict.tables import predict_folder, predict_table
+        from fer_vit.predict.tables import describe_run, predict_folder, predict_table
 
     recognizer = load(
         network,
@@ -142,7 +142,7 @@ def predict(options: PredictOptions) -> None:
     else:
         found = recognizer.recognize(inputs.files, photos, started)
         run = predict_table(recognizer, found, inputs.files, photos, outputs)
-    LOGGER.info(run.summary)
+    LOGGER.info(describe_run(run, outputs, photos))
     if options.strict and run.num_unreadable:
         LOGGER.warning(f"`--strict`: {counted(run.num_unreadable, 'image')} cannot be read.")
         sys.exit(1)

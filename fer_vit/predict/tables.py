@@ -51,11 +51,22 @@ class Checked(NamedTuple):
     stamps: dict[str, Stamp | None]  # the stamp of each image, by its path
 
 
-class Predicted(NamedTuple):
-    """What a run reports."""
+class FolderState(NamedTuple):
+    """The tables of a folder after a run."""
 
-    summary: str
+    num_written: int  # tables
+    num_planned: int  # tables of all processes
+    num_files: int  # photos and videos of all tables
+    statuses: Counter[str]  # number of images and frames by status, in the written tables
+    num_faces: int  # in the written tables
+
+
+class Predicted(NamedTuple):
+    """What a run did."""
+
+    counts: "Counts | None"  # of photos, frames and faces; None: there was nothing to do
     num_unreadable: int  # photos, frames and videos that cannot be read
+    folder: FolderState | None = None  # None: the run wrote one table
 
 
 class Written(NamedTuple):
@@ -73,7 +84,7 @@ def predict_table(
     options: PhotoOptions,
     outputs: Outputs,
 ) -> Predicted:
-    """Writes a table of the faces in photos and videos; returns a summary.
+    """Writes a table of the faces in photos and videos.
 
     Args:
         model: The model that recognizes the faces.
@@ -108,10 +119,7 @@ def predict_table(
         except FerVitError as error:
             message = f"{error} The table {outputs.table} is complete."
             raise MarkedCopyError(message) from error
-    summary = summarize_run(written.counts, options)
-    return Predicted(
-        f"{summary}\nTable: {outputs.table}{outputs.further}", written.counts.num_unreadable
-    )
+    return Predicted(written.counts, written.counts.num_unreadable)
 
 
 def predict_folder(
@@ -122,7 +130,7 @@ def predict_folder(
     part_size: int,
     rank: ProcessRank,
 ) -> Predicted:
-    """Writes this process's share of the missing tables of a folder; returns a summary.
+    """Writes this process's share of the missing tables of a folder.
 
     Each table has a chunk of the images; a video is a chunk. Processes do not communicate, so no
     process waits for a dead one: each lists the images itself and takes the chunks of its rank. A
@@ -143,7 +151,7 @@ def predict_folder(
             check_unchanged(path, plan[path], checked[path].stamps)
         else:
             assigned[path] = plan[path]
-    summary = "Nothing to do: all tables of this process exist."
+    counts = None
     if assigned:
         # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
@@ -161,7 +169,7 @@ def predict_folder(
             facts=facts,
             outputs=overwriting,
         )
-        summary = summarize_run(written.counts, options)
+        counts = written.counts
 
     checked |= check_written_tables(plan, facts, checked)
     statuses = Counter[str]()
@@ -171,21 +179,30 @@ def predict_folder(
         num_faces += table.num_faces
     num_unreadable = statuses.total() - sum(statuses[status] for status in READ_STATUSES)
 
-    num_missing = len(plan) - len(checked)
-    if num_missing:
-        return Predicted(
-            f"{summary}\n{outputs.table}: {len(plan) - num_missing:,} of {len(plan):,} tables "
-            "exist. Other processes, or the same command, write the rest.",
-            num_unreadable,
-        )
-    if outputs.people or outputs.intervals:
+    state = FolderState(len(checked), len(plan), len(images), statuses, num_faces)
+    if len(checked) == len(plan) and (outputs.people or outputs.intervals):
         people = _read_people(plan, outputs, model.outputs)
         outputs.write_people(people, model.labels)
-    return Predicted(
-        f"{summary}\n{outputs.table}: all {counted(len(plan), 'table')}, all "
-        f"{counted(len(images), 'file')} exactly once ({format_counts(statuses, 5)}), "
-        f"{counted(num_faces, 'face')}{outputs.further}",
-        num_unreadable,
+    return Predicted(counts, num_unreadable, state)
+
+
+def describe_run(run: Predicted, outputs: Outputs, options: PhotoOptions) -> str:
+    """Returns lines about the photos, frames and faces of a run, the detector and the files."""
+    lines = "Nothing to do: all tables of this process exist."
+    if run.counts:
+        lines = f"{run.counts.summarize()}\nDetector: {detector_name(options.detector)}"
+    folder = run.folder
+    if folder is None:
+        return f"{lines}\nTable: {outputs.table}{outputs.further}"
+    if folder.num_written < folder.num_planned:
+        return (
+            f"{lines}\n{outputs.table}: {folder.num_written:,} of {folder.num_planned:,} tables "
+            "exist. Other processes, or the same command, write the rest."
+        )
+    return (
+        f"{lines}\n{outputs.table}: all {counted(folder.num_planned, 'table')}, all "
+        f"{counted(folder.num_files, 'file')} exactly once ({format_counts(folder.statuses, 5)}), "
+        f"{counted(folder.num_faces, 'face')}{outputs.further}"
     )
 
 
@@ -367,11 +384,6 @@ def group_photos(photos: Iterable[Faces], most: int) -> Iterator[list[Faces]]:
             num_faces = 0
     if group:
         yield group
-
-
-def summarize_run(counts: "Counts", options: PhotoOptions) -> str:
-    """Returns lines about the photos, frames and faces of a run, and the detector."""
-    return f"{counts.summarize()}\nDetector: {detector_name(options.detector)}"
 
 
 def prediction_facts(model: Recognizer, options: PhotoOptions) -> dict[str, str]:
