@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import permutations
+from itertools import islice, permutations
 from pathlib import Path
 
 import cv2
@@ -128,6 +128,32 @@ def test_rows_of_a_person_begin_when_the_person_enters(entry: int, rate: int) ->
     for number, faces in enumerate(tracks[entry:], entry):
         newcomer = faces.box[faces.track == 2][0]
         assert np.abs(newcomer[:2] - (400 - 3 * number, 200)).max() <= 2
+
+
+@squares
+@pytest.mark.parametrize("every", [1, 5, 50])
+def test_searches_ahead_of_their_turn_change_no_row(every: int) -> None:
+    class Ahead(Blobs):
+        parallel = True
+
+    def frames(damaged: bool) -> Iterator[Frame]:
+        for number in range(30):
+            places = [(50 + 2 * number, 100)]
+            if 7 <= number < 18:  # lost between two searches
+                places.append((400, 200))
+            yield Frame(stage(*places), number, number / 25, shot=number >= 22)
+        if damaged:
+            raise ImageError("damaged")
+
+    rows = []
+    for detector in (Blobs(), Ahead()):
+        found = list(tracked(detector, frames(damaged=False), every, fill=True))
+        rows.append([(faces.track.tolist(), faces.box.tolist()) for faces in found])
+        until_damage = tracked(detector, frames(damaged=True), every, fill=True)
+        assert len(list(islice(until_damage, 30))) == 30
+        with pytest.raises(ImageError):
+            next(until_damage)
+    assert rows[0] == rows[1]
 
 
 @squares
