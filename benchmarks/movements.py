@@ -88,7 +88,9 @@ def write_targets(faces: Manifest, targets: Targets, output: Path, added: Manife
     learned_outputs = HeadOutputs.of_names(outputs, output)
     learned = replace(faces, table=table, outputs=learned_outputs).select(chosen)
     if added:
-        learned = learned.append(added)
+        added.check_labels(learned.labels)
+        joined = pa.concat_tables([learned.table, added.table], promote_options="default")
+        learned = replace(learned, table=joined)
     learned.write(output)
     print(f"{output}: {len(learned):,} rows, {chosen.sum():,} with targets")
 
