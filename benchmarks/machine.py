@@ -4,6 +4,7 @@ import datetime
 import platform
 import sys
 import time
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -11,12 +12,14 @@ from typing import Any, TypeVar
 
 import onnx
 import torch
-from jsonargparse import auto_cli
-
-from fer_vit.cli import HelpFormatter
+from jsonargparse import DefaultHelpFormatter, auto_cli
 
 Name = TypeVar("Name")
 PROGRAM = Path(sys.executable).with_name("fer-vit")
+
+
+class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """The help with the line breaks of the description."""
 
 
 def run_main(main: Callable[..., object], words: list[str] | None = None) -> object:

@@ -101,7 +101,7 @@ def test_a_folder_is_predicted_and_evaluated(
     assert (pd.read_csv(table)["status"] == "ok").all()
     output = tmp_path / "evaluation"
     run("evaluate", table, f"--output={output}")
-    run("evaluate", table, f"--output={output}", "--overwrite=true")
+    run("evaluate", table, f"--output={output}", "--overwrite")
     assert {path.name for path in output.iterdir()} == {"index.html", "results.json", "results.md"}
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
 

@@ -22,7 +22,7 @@ from fer_vit.stats.estimate import Estimate
 from fer_vit.store.model_folder import save_network
 from tests.helpers.commands import CROPS, fails, run
 
-ROWS = ["pixels", "relevance", "ablation", "attention", "random", "centre"]
+ROWS = ["pixels", "regions", "relevance", "ablation", "attention", "random", "centre"]
 
 
 @pytest.fixture(scope="module")

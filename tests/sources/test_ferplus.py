@@ -125,7 +125,7 @@ def test_read_majority(tmp_path: Path) -> None:
 def test_read_soft_keeps_the_majority_outside_of_train(tmp_path: Path) -> None:
     for folder in ("FER2013Train", "FER2013Valid", "FER2013Test"):
         draw(tmp_path / "ferplus" / folder, CLEAR, MIXED)
-    reading = ferplus.read(tmp_path, "soft")
+    reading = ferplus.read(tmp_path, labels="soft")
     assert [(row.split, row.label, row.votes) for row in reading.rows] == [
         ("train", "happiness", (0, 1, 0, 0, 0, 0, 0, 0)),
         ("train", "neutral", (0.5, 0, 0, 0, 0.5, 0, 0, 0)),

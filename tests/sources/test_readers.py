@@ -58,7 +58,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
 
 def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", ["7", "0", "7"])
-    reading = affectnet.read(tmp_path, 7)
+    reading = affectnet.read(tmp_path, classes=7)
     assert len(reading.labels) == 7
     assert [row.label for row in reading.rows] == ["neutral"]
     ((reason, count),) = reading.dropped.items()
