@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -28,7 +27,7 @@ from fer_vit.commands.predict import PredictOptions
 from fer_vit.data import schema
 from fer_vit.data.transforms import AugmentConfig
 from fer_vit.fields import INTERVAL_FIELDS, MANIFEST_FIELDS, PEOPLE_FIELDS, Field, all_face_fields
-from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, WEAK_R, HeadOutputs
+from fer_vit.heads import HEADS, MEANS, WEAK, WEAK_MEANING, HeadOutputs
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.options import (
     REPEATED,
@@ -49,8 +48,6 @@ from fer_vit.wording import join_names
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- `make reference` writes this page from the code. Change the code instead. -->"
 PAGE_WIDTH = 120
-AGREEMENT = (1.1, 0.9, 0.8, WEAK_R)
-"""The limits of r between the rows of the table of outputs, the largest first."""
 KINDS = {
     bool: "`true` or `false`",
     int: "a whole number",
@@ -292,31 +289,20 @@ def columns_page() -> str:
         lines += [f"## {title}", f"{source}.", columns_table(fields)]
     lines += [
         "## How well outputs agree",
-        "Pearson's r of the default model's outputs with MediaPipe's values on held-out FairFace "
-        "faces, and of `valence` and `arousal` with the ratings of synthetic faces. The [model "
-        "card](../../fer_vit/weights/ferplus-fairface/README.md#movements-and-pose) has the "
-        f"errors. {WEAK_MEANING} A mean of two sides is {WEAK} if a side is.",
-        agreement_table(),
+        "The default model's [card](../../fer_vit/weights/ferplus-fairface/README.md"
+        "#movements-and-pose) has Pearson's r of each output with its targets. "
+        f"{WEAK_MEANING} These are {WEAK}: {weak_columns()}.",
     ]
     return "\n\n".join(lines)
 
 
-def agreement_table() -> str:
-    """Returns the columns of the default model by their r, the largest first."""
+def weak_columns() -> str:
+    """Returns the weak columns of the default model, then the means of two sides with one."""
     config = json.loads((shipped_models()[DEFAULT_MODEL] / CONFIG_FILE).read_text("utf-8"))
     outputs = HeadOutputs.of_names(config["outputs"], DEFAULT_MODEL).with_r(config["r"])
-    measured = {output.column: output.r for output in outputs if output.r is not None}
-    by_r = sorted(measured, key=lambda column: -measured[column])
-    rows = []
-    for high, low in pairwise((*AGREEMENT, -1.0)):
-        within = [f"`{name}` {measured[name]:.3f}" for name in by_r if high > measured[name] >= low]
-        if within:
-            rows.append(
-                (f"{low} or more" if low > 0 else f"{WEAK}: below {high}", ", ".join(within))
-            )
-    weak_means = [f"`{mean.name}`" for mean in outputs.means if mean.is_weak]
-    rows.append((f"{WEAK}: means", ", ".join(weak_means)))
-    return table(("r", "columns"), rows)
+    weak = [output.column for output in outputs if output.is_weak]
+    weak += [mean.name for mean in outputs.means if mean.is_weak]
+    return ", ".join(f"`{name}`" for name in weak)
 
 
 def columns_table(fields: Iterable[Field]) -> str:

@@ -15,7 +15,7 @@ from fer_vit.face.detectors import DETECTORS_HELP
 from fer_vit.fields import table_columns
 from fer_vit.heads import HEADS, MEANS, HeadOutputs
 from fer_vit.model.attention import POOLS
-from fer_vit.predict.smoothing import LIVE, RECORDED
+from fer_vit.predict.smoothing import RECORDED
 from fer_vit.sources import SOURCES
 from fer_vit.store.config_files import shipped_configs
 from fer_vit.store.hub import CONFIG_FILE, DEFAULT_MODEL, shipped_models
@@ -114,9 +114,8 @@ def test_the_citation_is_of_this_version() -> None:
     [
         ("commands", "prepare", [join_names(SOURCES), DETECTORS_HELP]),
         ("commands", "predict", [DETECTORS_HELP, *HEADS, RECORDED.meaning]),
-        ("commands", "live", [LIVE.meaning]),
         ("commands", "visualize", [METHODS_HELP]),
-        ("commands", "export", [FORMATS_HELP, *HEADS]),
+        ("commands", "export", [FORMATS_HELP]),
         ("settings", "The network", [f"{name}: {pool.meaning}" for name, pool in POOLS.items()]),
     ],
 )

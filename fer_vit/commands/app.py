@@ -25,30 +25,25 @@ class AppOptions(Options):
 
     _: KW_ONLY
     checkpoint: str | None = None
-    """A model to offer besides the shipped ones: "user/name" on the Hugging Face hub, a folder or a
-    checkpoint."""
+    """A model to offer besides the shipped ones, as for `predict`."""
     host: str = "localhost"
-    """The address to listen at. With "0.0.0.0", every machine that reaches this one can use the
-    page."""
+    """The address to listen at. With "0.0.0.0", other machines can use the page."""
     hostnames: Sequence[str] = ()
-    """Names of this machine that clients may use besides localhost and its IP address; others are
-    refused."""
+    """Names of this machine that clients may use besides localhost and its IP address."""
     port: Port = 7860
     """The port of the page; 0 selects a free port."""
     public: str | None = None
-    """The address that users open if a reverse proxy serves the page. Pages from it may upload
-    photos."""
+    """The address that users open if a reverse proxy serves the page."""
     precision: Precision = "float32"
     """{PRECISION} With PyTorch, explanations use float32."""
 
 
 @takes(AppOptions)
 def app(options: AppOptions) -> None:
-    """Serves a page for the browser that predicts and explains faces.
+    """Serves a page for the browser, and an API, that predict and explain faces.
 
-    Open photos, clips or the camera; the page shows the report of `fer-vit visualize` and offers it
-    and the table of `fer-vit predict` for download. Other programs can use the server's API. Photos
-    stay on this machine until the page closes, at most an hour. To end the server, press Ctrl-C.
+    Open photos, clips or the camera, and download the report and the table. Photos stay on this
+    machine until the page closes, at most an hour. To end the server, press Ctrl-C.
 
     Examples:
         fer-vit app

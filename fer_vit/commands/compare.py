@@ -26,7 +26,7 @@ class CompareOptions(Options):
     """Options of `compare`."""
 
     data: Path
-    """A table or folder of tables of `fer-vit predict`. Parquet also records all settings."""
+    """A table or folder of tables of `fer-vit predict`; Parquet also records the settings."""
     _: KW_ONLY
     by: str
     """The column with the condition or group."""
@@ -38,18 +38,15 @@ class CompareOptions(Options):
     """The condition to compare the others with. Default: all pairs."""
     outcomes: Sequence[str] = ()
     """The outcomes that you planned, such as smile,p_happiness,valence: only these are compared,
-    and p is corrected for their tests together. Default: all, corrected by kind of measure without
-    weak outputs."""
+    and p is corrected for all of them together. Default: all, corrected by kind of measure."""
     rest: str | None = None
-    """A resting interval in each clip, such as 0-5 or 0:30-1:00 (seconds or [h:]m:s), whose mean is
-    subtracted. Clips without a face in it are left out."""
+    """A resting interval in each clip, such as 0-5 or 0:30-1:00, whose mean is subtracted."""
     grid: Positive | None = None
-    """The duration of a bin in seconds. Also write grid.csv, the means of each clip in bins, and
-    grid_means.csv, those over persons."""
+    """Also write grid.csv and grid_means.csv, means over time in bins of this many seconds."""
     uncertain: bool = False
     """Also use uncertain faces in photos that have a certain face."""
     figures: FigureKind | None = None
-    """Also write 85 mm wide figures of differences and means to OUTPUT/figures: pdf, svg or png."""
+    """Also write 85 mm wide figures of differences and means to OUTPUT/figures."""
     output: Path = Path("comparison")
     """The folder to write."""
     overwrite: bool = False
@@ -65,11 +62,9 @@ class CompareOptions(Options):
 def compare(options: CompareOptions) -> Comparison:
     """Compares the expressions of persons between conditions or groups.
 
-    Writes OUTPUT/index.html, results.md and results.json: clear differences as sentences; means,
-    shares and, for videos, durations and transitions with 95% intervals over persons; corrected t
-    tests, rank tests and effect sizes; ICC(1); and the methods for a paper. Movements, pose and
-    affect are included if the table has them. measures.csv has the values of each photo or clip.
-    Intervals and tests need 6 persons; the page states why a test is missing.
+    Writes OUTPUT/index.html, results.md and results.json, with differences, 95% intervals over
+    persons, corrected tests and a methods text for your paper, and measures.csv, with the values of
+    each photo or clip. Intervals and tests need 6 persons.
 
     Examples:
         fer-vit compare faces.csv --by condition --person subject

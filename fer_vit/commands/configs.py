@@ -23,9 +23,7 @@ def measured_accuracy(text: str) -> str | None:
 def configs() -> None:
     """Lists the shipped training configs with their measured accuracy.
 
-    Use a name with `--config` of fit, validate and test; a file with the same name takes
-    precedence. If a config is "laid over another config", name both. To make your own config, copy
-    one from the printed folder.
+    Use a name with `--config`. If a config is "laid over another config", name both.
 
     Examples:
         fer-vit configs

@@ -38,7 +38,7 @@ class CrossvalidateOptions(Options):
     """A config file, or a name from `fer-vit configs`. A model that it starts from must not have
     been trained on these faces."""
     folds: Annotated[int, Interval(ge=2, le=100)] = 5
-    """Number of folds and of models."""
+    """Number of folds, and of models."""
     by: Sequence[str] = ()
     """Columns to group by."""
     output: Path = Path("crossvalidation")
@@ -51,14 +51,11 @@ class CrossvalidateOptions(Options):
 
 @takes(CrossvalidateOptions)
 def crossvalidate(options: CrossvalidateOptions) -> Evaluation:
-    """Trains a model without each fold of the training faces, and evaluates the held-out faces.
+    """Trains a model for each fold of the training faces, and evaluates it on the fold.
 
-    All faces of a person (column `person`), or without persons all identical files, are in one
-    fold. Without persons, remove re-encoded copies of a picture first: they may be in different
-    folds. Val chooses each model's best epoch. OUTPUT/evaluation has the files of `evaluate` and
-    the scores of each fold, OUTPUT/training the logs and checkpoints. The intervals don't include
-    the variation between training runs. To resume an interrupted run, repeat the command. Options
-    of `fit` (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every fold.
+    Writes OUTPUT/evaluation, the files of `evaluate` with the scores of each fold. All faces of a
+    person (column `person`) are in one fold. To resume, repeat the command. Options of `fit`
+    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every fold.
 
     Examples:
         fer-vit crossvalidate mine/faces.parquet

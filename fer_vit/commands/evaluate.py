@@ -13,13 +13,11 @@ from fer_vit.evaluation.read import Conditions, check_needs, read_labelled, read
 from fer_vit.evaluation.results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.files import check_output
-from fer_vit.heads import HEADS
 from fer_vit.labels import Merge
 from fer_vit.options import Options, takes
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.tables.images import AngleUnit
 from fer_vit.tables.join import with_columns
-from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -45,12 +43,11 @@ class EvaluateOptions(Options):
     split: Split | None = None
     """The split of a manifest, also of `--labels`. Default: val."""
     merge: Merge | None = None
-    """For a manifest: the new label of each old label; null leaves out its faces. Votes and
-    probabilities add up."""
+    """For a manifest: the new label of each old label; null leaves out its faces."""
     prior: str | None = None
-    """For a manifest: the frequency of each expression, as for `predict`."""
+    """For a manifest: how frequent expressions are, as for `predict`."""
     classes: Sequence[str] = ()
-    """For a manifest: the only possible expressions; faces with other labels are left out."""
+    """For a manifest: the only possible expressions; faces with others are left out."""
     columns: Path | None = None
     """A table with the column path and others for `--by`."""
     by: Sequence[str] = ()
@@ -58,8 +55,7 @@ class EvaluateOptions(Options):
     against: str | None = None
     """Another model, or a table of its predictions for the same images."""
     robustness: bool = False
-    """Also score a manifest's images covered, rotated, blurred, downscaled and with wrong
-    landmarks; with `--against`, for both models."""
+    """Also score a manifest's images covered, turned, blurred, shrunk and with wrong landmarks."""
     output: Path = Path("evaluation")
     """The folder to write."""
     overwrite: bool = False
@@ -71,18 +67,13 @@ class EvaluateOptions(Options):
 
 
 @takes(EvaluateOptions)
-@fill_docstring(HEADS=join_names(HEADS))
 def evaluate(options: EvaluateOptions) -> Evaluation:
     """Scores predictions, overall and by group, and shows the mistakes.
 
-    Writes OUTPUT/index.html, results.md and results.json with accuracy, macro F1, UAR (unweighted
-    average recall), calibration error and cross-entropy; with votes, also the agreement with an
-    annotator. The page shows mistakes and labels that are likely wrong. 95% bootstrap intervals
-    resample persons (column `person`), else photos. Calibrated models get the share of ambiguous
-    faces and the accuracy on the others. With targets of {HEADS}, outputs get Pearson's r, errors
-    and concordance; binary targets F1 and AUROC. Scores without the faces that the column
-    `near_duplicate` marks are added. Without labels, you get how often a face was found, confidence
-    and expressions.
+    Writes OUTPUT/index.html, results.md and results.json: accuracy, macro F1, UAR (unweighted
+    average recall) and calibration, other outputs if there are targets, and 95% intervals over
+    persons (column `person`) or photos. Without labels, you get how often a face was found,
+    confidence and expressions.
 
     Examples:
         fer-vit evaluate ferplus.parquet --checkpoint best.ckpt --against other.ckpt --robustness

@@ -18,12 +18,10 @@ from fer_vit.exporting.formats import (
     write_model,
 )
 from fer_vit.files import check_output
-from fer_vit.heads import HEADS
 from fer_vit.options import Share, takes
 from fer_vit.predict.recognizer import load_torch
 from fer_vit.store.average import average_networks
 from fer_vit.texts import user_text
-from fer_vit.wording import fill_docstring, join_names
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -40,11 +38,10 @@ class ExportCommandOptions(ExportOptions):
 
     _: KW_ONLY
     calibrate: Path | None = None
-    """A manifest whose val split fits a temperature, the thresholds of `prediction_set`, and the r
-    of each further output."""
+    """A manifest whose val split calibrates confidence and `prediction_set`, and measures the r of
+    each further output."""
     logit_adjust: Share = 0.0
-    """From 0 (off) to 1: raises the recall of expressions that are rare in the training faces of
-    `calibrate` (Menon et al. 2021). Prints accuracy and UAR (unweighted average recall)."""
+    """With `--calibrate`, from 0 (off) to 1: raises the recall of rare expressions."""
     overwrite: bool = False
     """Replace an existing file or model; a folder's model card stays."""
 
@@ -58,14 +55,11 @@ class ExportCommandOptions(ExportOptions):
 
 
 @takes(ExportCommandOptions)
-@fill_docstring(HEADS=join_names(HEADS, "and"))
 def export(options: ExportCommandOptions) -> Path:
     """Writes a trained model for other programs; the name of OUTPUT selects the format.
 
-    NAME.onnx and NAME.pt2 accept any number of faces: image (B, 3, S, S), RGB in [0, 1]; for models
-    with regions, boxes (B, R, 4), xyxy in crop pixels, and valid (B, R), whether a region is
-    present. They return probabilities (B, C) and the values (B, K) of further heads ({HEADS}).
-    docs/how-to/export.md has the metadata, and a script that uses the files without fer-vit.
+    NAME.onnx and NAME.pt2 take crops of faces and return probabilities and other outputs.
+    docs/how-to/export.md has a script that uses the files without fer-vit.
 
     Examples:
         fer-vit export model.onnx

@@ -84,15 +84,14 @@ class FaithfulnessOptions(ModelOptions):
     """Options of `faithfulness`."""
 
     images: Sequence[Path]
-    """A manifest with the model's labels (its val split), or unlabelled images, folders and glob
-    patterns."""
+    """A manifest with the model's labels (its val split), or images, folders and glob patterns."""
     _: KW_ONLY
     output: Path = Path("faithfulness")
     """The folder to write."""
     max_faces: Count = 1000
-    """The largest number of faces to use."""
+    """The most faces to use."""
     face: FaceMode = "detect"
-    """For photos: "detect" finds every face; "crop" takes each image as the crop of one face."""
+    """For photos: "detect" finds every face; "crop" takes each image as one face."""
     detector: str = DEFAULT_DETECTOR
     """For photos: how faces are found, as for `predict`."""
     batch_size: Count = 32
@@ -105,13 +104,11 @@ class FaithfulnessOptions(ModelOptions):
 
 @takes(FaithfulnessOptions)
 def faithfulness(options: FaithfulnessOptions) -> None:
-    """Measures the faithfulness of the methods of `visualize`, of attention, and of two controls.
+    """Measures how faithful the methods of `visualize` are, and attention, against two controls.
 
-    Writes OUTPUT/faithfulness.md and .json: differences from random scores, with 95% bootstrap
-    intervals over persons (column `person` of the manifest) or photos.
-    docs/explanation/faithfulness.md explains the measures: deletion, insertion, region agreement,
-    SaCo and shuffled weights (about 200 faces). The predicted expression is explained, right or
-    wrong. A second table measures the terms that further heads add for each region.
+    Writes OUTPUT/faithfulness.md and .json: differences from random scores, with 95% intervals over
+    persons (column `person` of the manifest) or photos. docs/explanation/faithfulness.md explains
+    the measures.
 
     Examples:
         fer-vit faithfulness photos

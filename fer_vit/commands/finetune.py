@@ -43,27 +43,24 @@ class FinetuneOptions(Options):
     """A folder, zip or tar.gz with a folder for each class; or a manifest."""
     _: KW_ONLY
     output: Path = Path("mine")
-    """The folder to write: model, evaluation, faces.parquet (the detected faces), training (logs).
-    """
+    """The folder to write: model, evaluation, faces.parquet and training."""
     checkpoint: str | None = None
     """The model to start from, as for `predict`."""
     person: str | None = None
-    """A regular expression that finds the person in a photo's path, as for `prepare folder`."""
+    """A regular expression that finds the person in a path, as for `prepare folder`."""
     duplicates: Duplicates = "drop"
-    """`drop` or `keep` training photos that are near-duplicates of held-out photos."""
+    """`drop` or `keep` training photos that nearly repeat a held-out photo."""
     overwrite: bool = False
     """Replace existing results."""
 
 
 @takes(FinetuneOptions)
 def finetune(options: FinetuneOptions) -> Path:
-    """Trains a model for your classes on your photos.
+    """Trains a model for your classes on your photos, and evaluates it.
 
-    Put at least ten photos of each class into a folder with the name of the class
-    (photos/calm/*.jpg, photos/bored/*.jpg). Some persons (with `--person`, else some photos) are
-    held out to choose the best epoch and to test the model. OUTPUT/model is the model.
-    OUTPUT/evaluation has its results, compared with the default model if that has all classes. To
-    resume an interrupted run, repeat the command. `fer-vit fit --config finetune` has every option.
+    Put at least ten photos of each class into a folder with its name, such as photos/calm. Writes
+    OUTPUT/model and OUTPUT/evaluation, the results on held-out photos. To resume, repeat the
+    command. `fer-vit fit --config finetune` has every option.
 
     Examples:
         fer-vit finetune photos

@@ -18,12 +18,10 @@ from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.options import Options, Port, takes
 from fer_vit.predict.live import is_camera, public_source_name, watch
 from fer_vit.predict.outputs import check_heads
-from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.smoothing import LIVE
 from fer_vit.report.draw import mark, probability_text
 from fer_vit.report.table import write_fields
-from fer_vit.wording import fill_docstring, format_counts
+from fer_vit.wording import format_counts
 
 if TYPE_CHECKING:
     from fer_vit.app.server import LivePage
@@ -36,19 +34,18 @@ class LiveOptions(Options):
     TEXTS: ClassVar = {"OUTPUTS": ", ".join([EXPRESSION, *HEADS]), "PRECISION": PRECISION_HELP}
 
     source: str = "0"
-    """The number of a camera, an address (rtsp://, http:// ...), or a video file, which plays in
-    real time."""
+    """A camera's number, an address (rtsp://, http:// ...), or a video file, played in real time.
+    """
     _: KW_ONLY
     checkpoint: str | None = None
     """A name from `fer-vit models` (default: the marked one), "user/name" on the Hugging Face hub,
     a folder of `fer-vit export` or a checkpoint of `fer-vit fit`."""
     output: Path | None = None
-    """The table to write: .csv or .jsonl, with the columns of `predict` for videos."""
+    """A .csv or .jsonl table to write, with the columns of `predict` for videos."""
     host: str = "localhost"
     """The address to listen at. Anyone who reaches it can watch and stop the program."""
     hostnames: Sequence[str] = ()
-    """Names of this machine that browsers may use besides localhost and its IP address; others are
-    refused."""
+    """Names of this machine that browsers may use besides localhost and its IP address."""
     port: Port = 8000
     """The port of the page; 0 selects a free port."""
     public: str | None = None
@@ -56,7 +53,7 @@ class LiveOptions(Options):
     overwrite: bool = False
     """Replace an existing table."""
     outputs: Sequence[str] = ()
-    """Which columns to write: {OUTPUTS}. Default: all that the model has."""
+    """Columns to write: {OUTPUTS}. Default: all that the model has."""
     precision: Precision = "float32"
     """{PRECISION}"""
 
@@ -77,13 +74,11 @@ class LiveOptions(Options):
 
 
 @takes(LiveOptions)
-@fill_docstring(SMOOTHING=LIVE.describe(PhotoOptions.smooth))
 def live(options: LiveOptions) -> None:
-    """Finds and classifies the faces in front of a camera and shows them on a local page.
+    """Finds and classifies the faces in front of a camera, and shows them on a local page.
 
-    The page shows the newest frame and skips frames that arrive while one is processed. Its
-    expressions are smoothed by {SMOOTHING}. To end the program, press Ctrl-C or the button on the
-    page.
+    The page skips frames that it has no time for. To end the program, press Ctrl-C or the button on
+    the page.
 
     Examples:
         fer-vit live

@@ -45,35 +45,32 @@ class PredictOptions(ModelOptions, PhotoOptions):
     part_size: Count = PART_SIZE
     """Images per table in a folder; each video has its own table."""
     min_confidence: Share = 0.0
-    """Faces below this probability get no label and count as ambiguous. In videos, this applies to
-    the smoothed label and the intervals, too."""
+    """Faces below this probability get no label and count as ambiguous; in videos, smoothed labels,
+    too."""
     prior: str | None = None
-    """The frequency of each expression in your photos: `even`, or a JSON file. Default: as in the
-    training data. With a prior, prediction_set is empty."""
+    """How frequent expressions are in your photos: `even`, or a JSON file. Default: as in the
+    training data. Empties prediction_set."""
     classes: Sequence[str] = ()
-    """The only possible expressions; others get a probability of 0."""
+    """The only possible expressions."""
     features: bool = False
     """Add the features before the classifier: feature_0, feature_1, ..."""
     outputs: Sequence[str] = ()
-    """Which columns to write: {OUTPUTS}. Default: all that the model has."""
+    """Columns to write: {OUTPUTS}. Default: all that the model has."""
     precision: Precision = "float32"
     """{PRECISION}"""
     overwrite: bool = False
     """Replace an existing table."""
     strict: bool = False
-    """Exit with status 1 if an image can't be read. The table is written as usual."""
+    """Exit with status 1 if an image can't be read, after writing the table."""
     summary: Path | None = None
-    """A second table with a row for each person in the videos: times, shares of expressions, means
-    of movements and angles."""
+    """A second table, with a row for each person in the videos."""
     intervals: Path | None = None
     """A table with a row for each uninterrupted smoothed expression of a person: .csv, .parquet,
     .jsonl, or .TextGrid (one video)."""
     annotate: Path | None = None
-    """A copy of one video with a box, track, label and probability for each face. Its name ends in
-    .marked.mp4."""
+    """A copy of one video with its faces marked, *.marked.mp4."""
     threshold: Share | None = None
-    """Also write the intervals in which a smoothed movement is above this intensity, from 0 to 1.
-    """
+    """Also write to `--intervals` when a smoothed movement is above this intensity, from 0 to 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,13 +83,11 @@ class PredictOptions(ModelOptions, PhotoOptions):
 
 @takes(PredictOptions)
 def predict(options: PredictOptions) -> None:
-    """Finds and classifies every face in photos and videos.
+    """Finds and classifies every face in photos and videos, and writes a table.
 
-    The table has a row for each face, and one for each image without a face.
-
-    If `--output` is a folder, several processes can share the work (torchrun, SLURM), and you can
-    repeat the command to resume an interrupted run. The last process checks that the tables contain
-    every image once.
+    The table has a row for each face, and one for each image without a face. If `--output` is a
+    folder, several processes can share the work (torchrun, SLURM), and repeating the command
+    resumes it.
 
     Examples:
         fer-vit predict photos

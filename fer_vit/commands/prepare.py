@@ -47,25 +47,25 @@ class PrepareOptions(Options):
     TEXTS: ClassVar = {"DETECTORS": DETECTORS_HELP, "SOURCES": join_names(SOURCES)}
 
     source: str
-    """The data set (see data/README.md): {SOURCES}. `folder` reads class folders, `drawn` draws
+    """The data set, as in data/README.md: {SOURCES}. `folder` reads class folders, `drawn` draws
     faces."""
     root: Path
-    """The folder of the data set, or a zip, tar or tar.gz of it. For drawn: a new folder."""
+    """The folder of the data set, or a zip, tar or tar.gz of it; for `drawn`, a new folder."""
     out: Path
     """The manifest to write, `*.parquet`."""
     _: KW_ONLY
     detector: str = DEFAULT_DETECTOR
     """How faces and their landmarks are found. {DETECTORS}."""
     embed: Embed = "auto"
-    """Store small images (`auto`) or all images (`always`) in the manifest. Other images must stay
-    below the manifest's folder."""
+    """Store small images (`auto`) or all images (`always`) in the manifest. Keep the others below
+    its folder."""
     cut: bool = False
-    """Store only the face of each photo larger than 384 pixels, and leave out photos without a
-    face. For models that align by landmarks."""
+    """Store only the face of each photo above 384 pixels, and leave out photos without a face. For
+    models that align by landmarks."""
     duplicates: Duplicates = "drop"
-    """`drop` or `keep` training images that are near-duplicates of val or test images."""
+    """`drop` or `keep` training images that nearly repeat a val or test image."""
     add: Sequence[Path] = ()
-    """Manifests with the same labels to append. Near-duplicates between data sets stay."""
+    """Manifests with the same labels to append. Near-duplicates between them stay."""
     workers: Number | None = None
     """Processes that read images; 0: this process. Default: one per core."""
     overwrite: bool = False
@@ -99,12 +99,10 @@ VARIANTS = {name: source_options(name) for name in SOURCES}  # the further optio
 
 
 def prepare(source: str, root: str | Path, out: str | Path, **values: Any) -> None:
-    """Writes a manifest (one Parquet table) of a data set in its original layout.
+    """Writes a manifest, one Parquet table with the faces of a data set.
 
-    The manifest has the landmarks of every face. It leaves out training images that repeat a val or
-    test image, also re-encoded, mirrored or shrunk.
-
-    `fer-vit prepare SOURCE --help` also lists the options of a data set.
+    Training images that repeat a val or test image are left out. `fer-vit prepare SOURCE --help`
+    also lists the options of that data set.
 
     Examples:
         fer-vit prepare ferplus data/ferplus data/ferplus.parquet --labels soft

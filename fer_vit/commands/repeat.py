@@ -56,11 +56,10 @@ class RepeatOptions(Options):
 def repeat(options: RepeatOptions) -> list[dict[str, Any]]:
     """Trains each config with several seeds, and tabulates the scores.
 
-    OUTPUT/results.md has a row for each config: mean, standard deviation and the accuracy of each
-    seed. OUTPUT/runs.csv has a row for each run. Repeat the command to resume an interrupted run,
-    or to add configs, seeds and options: finished runs stay. Options of `fit`
-    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. Val chooses each run's
-    best epoch, so scores on val are optimistic.
+    Writes OUTPUT/results.md, the mean and standard deviation of each config, and OUTPUT/runs.csv, a
+    row for each run. To resume, or to add configs and seeds, repeat the command. Options of `fit`
+    (`--trainer.max_epochs 5`, `--model my_module.MyTask`) change every run. Scores on val are
+    optimistic, because val chooses the best epoch.
 
     Examples:
         fer-vit repeat data/ferplus.parquet --config ferplus_teacher ablation --seeds 5

@@ -47,15 +47,13 @@ class VisualizeOptions(ModelOptions, PhotoOptions):
     """How the prediction is explained. {METHODS}. All but regions need PyTorch. Default: pixels, or
     regions without PyTorch."""
     labels: LabelChoice = "predicted"
-    """"predicted" explains the predicted expression, and why it is more probable than the second;
-    "all" explains every expression (slower)."""
+    """Explain the "predicted" expression, or "all" expressions (slower)."""
     targets: Sequence[str] = ()
     """Further outputs to explain: expressions, or columns such as move_mouthSmileLeft or yaw."""
     figures: FigureKind | None = None
-    """Also write 85 mm wide figures of the faces to OUTPUT/figures: pdf, svg or png."""
+    """Also write 85 mm wide figures of the faces to OUTPUT/figures."""
     faces: Sequence[Number] = ()
-    """The numbers of the faces with figures, from 0, as in the names of OUTPUT/photos. Default:
-    all."""
+    """Numbers of the faces with figures, from 0, as in OUTPUT/photos. Default: all."""
     overwrite: bool = False
     """Replace an existing report."""
 
@@ -70,12 +68,8 @@ class VisualizeOptions(ModelOptions, PhotoOptions):
 def visualize(options: VisualizeOptions) -> Path:
     """Explains for every face which pixels and facial regions led to the prediction.
 
-    Writes OUTPUT/index.html, a gallery to filter, sort and search. Click a face to see what drives
-    its prediction, how regions exchange information, and its movements and pose. For a video, the
-    page shows each person over time, with up to 120 explained faces. To share the page, keep
-    OUTPUT/photos beside it. faces.parquet has a row for every face, shares.csv the mean
-    attributions by predicted expression, relations.csv and heads*.csv the mean attention. Time and
-    size are estimated before the faces are explained.
+    Writes OUTPUT/index.html, a gallery to filter, sort and search, and tables of its numbers. To
+    share the page, keep OUTPUT/photos beside it. For a video, it shows each person over time.
 
     Examples:
         fer-vit visualize photos

@@ -46,21 +46,20 @@ class ExportOptions(Options):
     """How a model is written."""
 
     output: Path
-    """The path to write. Its name selects the format. {FORMATS}."""
+    """The path to write ({FORMATS})."""
     _: KW_ONLY
     checkpoint: Annotated[Sequence[str], REPEATED] = ()
-    """The model, as for `predict`. Repeat it to average the weights of epochs of one run, or of
-    runs with the same config and `--model.init`."""
+    """The model, as for `predict`. Repeat it to average epochs of one run, or runs with the same
+    config and `--model.init`."""
     half: bool = False
     """Store a folder's weights in 16 bits, half the size."""
     onnx: bool = False
-    """Also write model.onnx to a folder; fer-vit then predicts without PyTorch."""
+    """Add model.onnx to a folder, to predict without PyTorch."""
     quantize: Path | None = None
-    """A manifest whose training faces calibrate 8-bit computing: a quarter of the size, faster on
-    CPUs. A folder gets model.onnx, and model.int8.onnx for `--precision int8`, calibrated on the
-    val split."""
+    """A manifest whose faces calibrate 8-bit computing: a quarter of the size, faster on CPUs. A
+    folder also gets model.onnx."""
     faithfulness: Path | None = None
-    """The model's faithfulness.json; a folder stores its gains, which `visualize` shows."""
+    """The model's faithfulness.json, for a folder; `visualize` shows its gains."""
 
     @property
     def models(self) -> Sequence[str]:
@@ -246,8 +245,7 @@ def write_onnx(
 FORMATS = {  # the format of each suffix; a name without a suffix is a folder
     "": Format(
         "a folder",
-        "for fer-vit and the Hugging Face hub, with a model card to fill in, and the networks that "
-        "find faces and landmarks",
+        "for fer-vit and the Hugging Face hub, with a model card to fill in",
         check_folder,
         write_folder,
         files=(*MODEL_FILES, *FACE_FILE_NAMES),

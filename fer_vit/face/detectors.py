@@ -135,7 +135,7 @@ class Detector(ABC):
 class YuNet(Detector):
     """YuNet at two sizes of the image, for small and for large faces."""
 
-    meaning = "finds faces, also in crops"
+    meaning = "finds faces"
     photo_score = PHOTO_SCORE
     crop_score = CROP_SCORE
     sure_score = SURE_SCORE
@@ -190,7 +190,7 @@ class YuNet(Detector):
 class LandmarksOnly(Detector):
     """Treats each image as one face, and finds the landmarks."""
 
-    meaning = "treats each image as one face and finds its landmarks"
+    meaning = "takes each image as one face and finds its landmarks"
     searches = False
 
     def detect(self, image: Image) -> list[Detection]:  # noqa: D102
@@ -203,7 +203,7 @@ class LandmarksOnly(Detector):
 class NoDetector(Detector):
     """Finds nothing: each image must be framed like the training crops."""
 
-    meaning = "finds nothing, so images must be framed like the training crops"
+    meaning = "takes each image as a crop framed like those of training"
     searches = False
 
     def detect(self, image: Image) -> list[Detection]:  # noqa: D102

@@ -69,22 +69,21 @@ class PhotoOptions(Options):
     batch_size: Count = 32
     """Photos or frames per batch; it doesn't change the result."""
     workers: Number | None = None
-    """Processes that read photos; 0: this process. Default: one per core. One process reads videos.
-    """
+    """Processes that read photos; 0: this process. Default: one per core."""
     every: Count = 1
     """Use every n-th frame of a video."""
     fps: Positive | None = None
     """Use at most this many frames per second of a video."""
     start: Time = 0.0
-    """Where to begin in a video: seconds, or [h:]m:s."""
+    """Where a video starts: seconds, or [h:]m:s."""
     end: Time = math.inf
-    """Where to end in a video: seconds, or [h:]m:s."""
+    """Where a video ends: seconds, or [h:]m:s."""
     detect_every: Count = 5
-    """Search the full frame for faces every n-th frame, and track them in between."""
+    """Search every n-th frame of a video for faces, and follow them in between."""
     smooth: NotNegative = 0.25
-    """Time constant of the smoothed columns in seconds: {SMOOTHING} this value; 0: off."""
+    """Smoothing of videos in seconds: {SMOOTHING} this value; 0: off."""
     min_score: Share | None = None
-    """Leave out faces with a lower score of the detector. Default: {SCORES}."""
+    """Leave out faces with a lower detector score. Default: {SCORES}."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,12 +35,11 @@ class DrawnOptions(SourceOptions):
     seed: Number = 0
     """The same seed draws the same faces."""
     size: Annotated[int, Interval(ge=1, le=MAX_DRAWN_SIDE)] = 96
-    """Side of the images in pixels."""
+    """Side in pixels."""
     colour: bool = False
-    """In colour rather than grey."""
+    """Draw in colour."""
     heads: bool = False
-    """Add the targets of movements, pose and affect. Half of the faces then have no expression, and
-    movements that are independent of each other."""
+    """Add targets of movements, pose and affect. Half of the faces then have no expression."""
 
 
 @takes(DrawnOptions)

@@ -45,7 +45,7 @@ class FerplusOptions(SourceOptions):
     """Options of the data set `ferplus`."""
 
     labels: Literal["majority", "soft"] = "majority"
-    """Training labels by majority, or with the share of each expression (soft)."""
+    """Training labels: the majority, or the share of votes for each expression (`soft`)."""
 
 
 @takes(FerplusOptions)
