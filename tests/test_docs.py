@@ -205,7 +205,6 @@ def test_commands_for_own_photos_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "mine/evaluation/index.html",
         "mine/faces.parquet",
         "mine/training",
-        "second/model",
         "from_table/model",
     )
     assert all(

@@ -75,9 +75,9 @@ class PhotoOptions(Options):
     fps: Positive | None = None
     """Use at most this many frames per second of a video."""
     start: Time = 0.0
-    """Where a video starts: seconds, or [h:]m:s."""
+    """Where to start in a video: seconds, or [h:]m:s."""
     end: Time = math.inf
-    """Where a video ends: seconds, or [h:]m:s."""
+    """Where to stop in a video: seconds, or [h:]m:s."""
     detect_every: Count = 5
     """Search every n-th frame of a video for faces, and follow them in between."""
     smooth: NotNegative = 0.25

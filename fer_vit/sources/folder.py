@@ -46,7 +46,8 @@ class FolderOptions(SourceOptions):
     targets_unit: AngleUnit | None = None
     """The unit of angles in the table. Default: degrees; an error if no angle is above 1.57."""
     au_scale: AuScale | None = None
-    """The largest intensity of action units, 5 or 1. Default: 5 if any value is above 1."""
+    """The largest intensity of action units, 5 or 1 (also occurrences). Default: 5 if any value is
+    above 1."""
     person: str | None = None
     """A regular expression that finds the person in a photo's path: its first group, or the whole
     match. Each person stays in one split."""
