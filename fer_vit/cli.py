@@ -227,7 +227,7 @@ def run_verb(args: list[str]) -> None:
         print(import_verb("fer_vit.completion").completion_script(" ".join(args[1:])))
     elif verb in VERBS and sys.flags.optimize > 1:
         raise FerVitError(
-            "The options are read from docstrings, which `python -OO` removes. Leave -OO out."
+            "The options are read from docstrings, which `python -OO` removes. Remove -OO."
         )
     elif verb in PLAIN_VERBS:
         with needed_by(f"`fer-vit {verb}`"):
@@ -260,7 +260,7 @@ def check_open_files() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
         raise FerVitError(
-            f"Expected that at least {MIN_OPEN_FILES} files may be open at once, "
+            f"fer-vit needs up to {MIN_OPEN_FILES} open files at once, "
             f"but the limit is {limit}. "
             "Raise it: `ulimit -n 1024`."
         )

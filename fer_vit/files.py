@@ -26,7 +26,7 @@ from typing import BinaryIO
 from fer_vit.errors import FerVitError, printable
 
 ADVICE = "Choose a folder that you may write and that has room."
-ALREADY_EXISTS = "exists already. Choose another name or add `--overwrite`."
+ALREADY_EXISTS = "already exists. Choose another name or add `--overwrite`."
 SCRATCH_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)  # .faces.csv.0123abcd.part
 
 # A file in each scratch folder. Another user may rename a folder of this user to the name of a
@@ -143,7 +143,7 @@ def _check_parents(path: Path) -> None:
         if os.path.lexists(parent):
             if not parent.is_dir():
                 raise FerVitError(
-                    f"Cannot write {path}, because {parent} is no folder. Choose another name."
+                    f"Cannot write {path}, because {parent} is not a folder. Choose another name."
                 )
             return
 
@@ -187,7 +187,7 @@ def cannot_write(path: Path, error: OSError, advice: str = ADVICE) -> FerVitErro
 
 
 def check_output(path: Path, overwrite: bool, names: Sequence[str] = ()) -> None:
-    """Raises FerVitError, before any work, when an output exists already or cannot be written.
+    """Raises FerVitError, before any work, when an output already exists or cannot be written.
 
     Args:
         path: The file to write; with `names`, the folder to write. A folder may exist if it is
@@ -236,7 +236,7 @@ def check_beside(output: Path, folders: Iterable[Path]) -> None:
     for folder in folders:
         if place.is_relative_to(folder.resolve()):
             raise FerVitError(
-                f"{output} lies in {folder}: the next run would read the results. "
+                f"{output} is in {folder}, so the next run would read the results. "
                 "Choose another place."
             )
 

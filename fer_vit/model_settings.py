@@ -122,7 +122,7 @@ def read_crop(plain: Any, name: str | Path) -> CropSpec:
     config = plain.get("config") if isinstance(plain, dict) else None
     if not isinstance(config, dict) or not isinstance(plain.get("labels"), list | tuple):
         raise ModelError(
-            f"{name} is not a model of fer-vit: its settings have no `config` or no `labels`."
+            f"{name} is not a fer-vit model: its settings have no `config` or no `labels`."
         )
     crop = {"size": config.get("img_size", DEFAULT_SIZE), "regions": config.get("regions", ())}
     crop |= {key: plain[key] for key in CROP_KEYS if plain.get(key)}

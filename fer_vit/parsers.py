@@ -19,6 +19,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from fer_vit.errors import FerVitError, suggest_option
 from fer_vit.options import REPEATED, Options, option_fields, option_texts, option_types, split_type
 
+OF_TRAINING = re.compile(r"--(model|data|trainer|checkpoint)\.")
+
 FIT_OPTIONS = "fit_options"  # the field with options of `fit`, which `cli` reads
 
 
@@ -99,6 +101,8 @@ class OptionParser(ArgumentParser):
             self.error(str(error))
         if unknown:
             hint = suggest_option(unknown, self.option_names)
+            if OF_TRAINING.match(unknown[0]):
+                hint = ". This is an option of `fer-vit fit`: use `fer-vit fit --config finetune`."
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return vars(values)
 
@@ -120,7 +124,7 @@ class Once(Action):
     ) -> None:
         """Stores the value: the last one counts."""
         if hasattr(namespace, self.dest) and isinstance(parser, OptionParser):
-            parser.notes.append(f"`--{self.dest}` is there several times: the last one counts.")
+            parser.notes.append(f"`--{self.dest}` was given more than once: the last one counts.")
         setattr(namespace, self.dest, values)
 
 
@@ -137,5 +141,5 @@ def suggest_path(words: Sequence[str]) -> str:
     """Returns a hint about a file whose name begins with a dash; empty without such a file."""
     for word in words:
         if word.startswith("-") and os.path.lexists(word):
-            return f" The file {word} is read as ./{word}."
+            return f". To name the file {word}, type ./{word}."
     return ""

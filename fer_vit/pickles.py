@@ -86,7 +86,7 @@ def read_pickle(path: Path) -> Iterator[Any]:
             raise UnsafeError("it is compressed")  # torch writes no compressed files
         pickles = [name for name in file.namelist() if PurePosixPath(name).name == "data.pkl"]
         if len(pickles) != 1:
-            raise UnsafeError("it has not exactly one pickle")
+            raise UnsafeError("it doesn't have exactly one pickle")
         if file.getinfo(pickles[0]).file_size > MAX_PICKLE:
             raise UnsafeError("its pickle is too large")
         folder = PurePosixPath(pickles[0]).parent

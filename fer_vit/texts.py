@@ -34,8 +34,7 @@ def user_text(path: str | Path, remedy: str = "Make it readable, or name another
         raise FerVitError(f"Cannot read {path} ({reason}). {remedy}") from error
     except UnicodeDecodeError as error:
         raise FerVitError(
-            f"Expected text in UTF-8, but {path} has other bytes. Save it as UTF-8, or name "
-            "another."
+            f"Expected UTF-8 text, but {path} has other bytes. Save it as UTF-8, or name another."
         ) from error
 
 

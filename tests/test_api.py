@@ -164,7 +164,7 @@ def test_data_that_does_not_fit_the_task_is_one_line(
         ),
         (
             FaceDataModule(faces, spec=CropSpec(64)),
-            r"The task expects CropSpec\(size=224.*Leave out `spec`\.",
+            r"The task expects CropSpec\(size=224.*Remove `spec`\.",
         ),
     ):
         with pytest.raises(FerVitError, match=message) as error:

@@ -95,7 +95,7 @@ def test_an_option_that_is_there_twice_is_named(
 ) -> None:
     with printed_log():
         parse("predict", "photos", *words.split())
-    assert ("several times" in capsys.readouterr().out) == named
+    assert ("more than once" in capsys.readouterr().out) == named
 
 
 def test_values_of_an_option_that_is_there_twice_are_not_lost() -> None:
@@ -301,7 +301,7 @@ def test_options_as_people_type_them(
         ]
     )
     assert r"bad\udcff.png,ok" in out.read_text()
-    assert "exists already" in fails(capsys, "predict", *words, drawn)
+    assert "already exists" in fails(capsys, "predict", *words, drawn)
 
 
 @pytest.mark.parametrize("verb", ["predict", "prepare"])

@@ -267,7 +267,7 @@ def test_a_link_of_another_user_leads_no_output_elsewhere(overwrite: bool, share
     with another_user():
         out.symlink_to(shared / "private" / "new.txt")
     if not overwrite:
-        with pytest.raises(FerVitError, match="exists already"):
+        with pytest.raises(FerVitError, match="already exists"):
             files.check_output(out, overwrite)
     with TableWriter(out, {"version": int}, live=True) as table:
         table.write([{"version": 1}])

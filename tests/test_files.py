@@ -95,7 +95,7 @@ def test_a_folder_of_another_process_is_replaced_on_request_alone(
                 (folder / name).write_text("another process")
 
     if content == ["file"]:
-        with pytest.raises(FerVitError, match="results exists already"):
+        with pytest.raises(FerVitError, match="results already exists"):
             write(overwrite=False)
         assert (folder / "file").read_text() == "another process"
         shutil.rmtree(folder)

@@ -54,7 +54,7 @@ class JobsHealth(Health):
     """That the server answers, and how much it has to do."""
 
     jobs: int = Field(description="Jobs that arrive, wait or run.")
-    most: int = Field(description="With as many jobs, further ones get the status 429.")
+    most: int = Field(description="With this many jobs, further ones get the status 429.")
 
 
 class Picture(BaseModel):

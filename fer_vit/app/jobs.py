@@ -127,7 +127,7 @@ class Worker:
             event = self._receive()
         except EOFError as error:
             raise FerVitError(
-                "The process that predicts ended at its start, perhaps for lack of memory."
+                "The prediction process could not start, perhaps for lack of memory."
             ) from error
         if event["state"] == "failed":
             raise FerVitError(event["message"])

@@ -137,7 +137,7 @@ def prepare_manifest(options: FinetuneOptions, align: str | None) -> Path:
     if photos.suffix.lower() == ".parquet":
         if options.person is not None:
             raise FerVitError(
-                "`--person` is for a folder of photos, but a manifest has its splits. Leave it out."
+                "`--person` is for a folder of photos, but a manifest has its splits. Remove it."
             )
         return photos
     if align == "crop":

@@ -85,7 +85,7 @@ class PrepareOptions(Options):
             )
         if len({manifest.resolve() for manifest in self.add}) < len(self.add):
             raise FerVitError(
-                "Expected each manifest of `--add` once, but one is there several times."
+                "Expected each manifest of `--add` once, but one was given more than once."
             )
         check_manifest_name(self.out)
 
@@ -173,7 +173,7 @@ def with_landmarks(reading: Reading, options: PrepareOptions) -> Reading:
     if options.cut and missing and not chosen.searches:
         raise FerVitError(
             f"`--cut` needs to find faces, but `--detector {options.detector}` does not. "
-            "Leave one of them out."
+            "Remove one of them."
         )
 
     loaded = None  # the detector with its files; None: no image is searched

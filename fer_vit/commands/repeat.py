@@ -79,9 +79,9 @@ def repeat(options: RepeatOptions) -> list[dict[str, Any]]:
     recipes = [Recipe(name, words, reserved=("seed_everything",)) for name in options.config]
     split_faces = Manifest.read(manifest).split(split)
     if not len(split_faces):
-        raise FerVitError(f"{manifest} has no rows with split {split}. Choose another `--split`.")
+        raise FerVitError(f"{manifest} has no rows in the split {split}. Choose another `--split`.")
     if not split_faces.has_labels:
-        raise FerVitError(f"No face with split {split} in {manifest} has a label. Add labels.")
+        raise FerVitError(f"No face in the split {split} of {manifest} has a label. Add labels.")
 
     for recipe in recipes:
         folder = f"{recipe.name}-{recipe.key(manifest)}"

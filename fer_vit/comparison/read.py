@@ -80,7 +80,7 @@ class Plan:
         planned = tuple(filter(None, names))
         if self.outcomes and not planned:
             raise FerVitError(
-                "Expected names of measures in `--outcomes`, but got none. Leave it out to compare "
+                "Expected names of measures in `--outcomes`, but got none. Remove it to compare "
                 "all measures."
             )
         return planned

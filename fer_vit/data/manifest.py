@@ -83,8 +83,8 @@ class Manifest:
         unnamed = [name for name in HeadOutputs.among(numbers).columns if name not in targets]
         if unnamed:
             LOGGER.warning(
-                f"{self.path}: {list_names(unnamed, limit=6)} are no targets, because the metadata "
-                "does not name them. Prepare the data set with `--targets`."
+                f"{self.path}: {list_names(unnamed, limit=6)} are not targets, because the "
+                "metadata does not name them. Prepare the data set with `--targets`."
             )
 
     def _warn_of_repeated_rows(self) -> None:

@@ -127,7 +127,7 @@ def read_labelled(
         is_split = labels is not None and not is_table(labels)
         if conditions.split is not None and not is_split:
             raise FerVitError(
-                "`--split` is a split of a manifest, but there are only tables. Leave it out."
+                "`--split` is a split of a manifest, but there are only tables. Remove it."
             )
         faces = read_predictions(data)
         if labels:
@@ -148,7 +148,8 @@ def read_other(against: str, faces: Labelled, conditions: Conditions) -> Labelle
         return read_predictions(Path(against))
     if not isinstance(faces, ManifestFaces):
         raise FerVitError(
-            f"{against} is no table, and a model needs images. Name a manifest, or another table."
+            f"{against} is not a table, and a model needs images. Name a manifest, or "
+            "another table."
         )
     return conditions.open(faces.manifest, against)
 

@@ -137,7 +137,9 @@ def write_model(
 
     files = sorted(output.iterdir()) if output.is_dir() else [output]
     for file in files:
-        LOGGER.info(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+        size = file.stat().st_size
+        in_words = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+        LOGGER.info(f"{file}: {in_words}")
 
 
 # A folder: weights, settings and model card, with the networks that find faces and landmarks

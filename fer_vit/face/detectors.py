@@ -341,7 +341,8 @@ def installed_detector(name: str) -> FindsFaces:
     if name not in installed:
         names = ", ".join([*DETECTORS, *installed])
         raise FerVitError(
-            f"Expected detector {names}, but got {name}. The default is {DEFAULT_DETECTOR}."
+            f"Expected `--detector` to be one of {names}, but got {name}. "
+            f"The default is {DEFAULT_DETECTOR}."
         )
     detector: FindsFaces = load_plugin(PLUGINS, name)()
     return detector

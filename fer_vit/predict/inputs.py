@@ -224,9 +224,7 @@ def expand_pattern(item: str) -> list[Path]:
         raise FerVitError(
             f"Expected a file or folder, but got {address[1]}://{address[2]}. Download it first."
         )
-    raise FerVitError(
-        f"Expected an image, a folder or a pattern that matches some, but there is no {item}."
-    )
+    raise FerVitError(f"No image, folder or matching pattern found: {item}.")
 
 
 def _without_system(matches: Iterable[Path], pattern: str) -> list[Path]:

@@ -81,13 +81,13 @@ def check_intervals(outputs: Outputs, heads: Sequence[str], model: str) -> None:
     if outputs.threshold is not None and MOVEMENTS not in heads:
         raise FerVitError(
             f"Expected a model with movements for `--threshold`, but {model} has "
-            f"{', '.join(heads)}. Leave it out, or choose another model."
+            f"{', '.join(heads)}. Remove it, or choose another model."
         )
     chosen = outputs.heads or heads
     if outputs.threshold is not None and MOVEMENTS not in chosen:
         raise FerVitError(
             "`--threshold` is for movements, which `--outputs` leaves out. "
-            "Leave the threshold out, or add movements to the outputs."
+            "Remove the threshold, or add movements to the outputs."
         )
     if outputs.intervals and outputs.threshold is None and EXPRESSION not in chosen:
         raise FerVitError(
@@ -137,7 +137,7 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
     if outputs.in_folder and outputs.heads and (outputs.people or outputs.intervals):
         raise FerVitError(
             "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
-            "Leave out `--outputs`, or name a table instead of a folder."
+            "Remove `--outputs`, or name a table instead of a folder."
         )
 
 
@@ -178,7 +178,7 @@ def _check_people(outputs: Outputs, sources: Sequence[Path]) -> None:
     videos = list(filter(is_video, sources))
     if not videos:
         raise FerVitError(
-            f"{tables[0]} is a table of the people in videos, but there is no video. Leave it out."
+            f"{tables[0]} is a table of the people in videos, but there is no video. Remove it."
         )
     if outputs.intervals and is_textgrid(outputs.intervals) and len(videos) > 1:
         raise FerVitError(

@@ -88,7 +88,7 @@ class PhotoOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.face == "detect" and not find_detector(self.detector).searches:
-            remedy = "Leave it out, or add `--face crop` if each image is the crop of one face."
+            remedy = "Remove it, or add `--face crop` if each image is the crop of one face."
             raise FerVitError(f"`--detector {self.detector}` finds no faces in photos. {remedy}")
         start = read_seconds("start", self.start)
         end = read_seconds("end", self.end)
@@ -98,12 +98,12 @@ class PhotoOptions(Options):
         if self.min_score is not None and self.face == "crop":
             raise FerVitError(
                 "`--min_score` is for `--face detect`: a crop is one face with any score. "
-                "Leave one of them out."
+                "Remove one of them."
             )
         if self.fps is not None and self.every != 1:
             raise FerVitError(
                 f"Expected either `--fps` or `--every`, but got {self.fps:g} and {self.every}. "
-                "Leave one of them out."
+                "Remove one of them."
             )
 
     def reading(self) -> "PhotoOptions":

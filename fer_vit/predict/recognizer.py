@@ -182,7 +182,7 @@ class Recognizer:
             net = load_network(self._folder)
             if hash_weights(net.state_dict()) != self.engine.fingerprint.partition(" ")[0]:
                 raise ModelError(
-                    f"The ONNX file in {self._folder} has other weights than {WEIGHTS_FILE}. "
+                    f"The ONNX file in {self._folder} has different weights from {WEIGHTS_FILE}. "
                     "Write the folder again: `fer-vit export FOLDER --onnx`."
                 )
             self._net = net

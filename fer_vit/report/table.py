@@ -357,7 +357,7 @@ def read_facts(metadata: Mapping[bytes, bytes]) -> dict[str, str]:
     except RecursionError as error:
         raise ValueError(f"the record `{FACTS_KEY}` is nested too deeply") from error
     if not isinstance(facts, dict):
-        raise ValueError(f"the record `{FACTS_KEY}` is no object")
+        raise ValueError(f"the record `{FACTS_KEY}` is not an object")
     return {name: str(fact) for name, fact in facts.items()}
 
 

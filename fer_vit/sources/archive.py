@@ -143,7 +143,7 @@ def _extract_zip(archive: Path, folder: Path, out: Path) -> Counter[str]:
         if isinstance(error, OSError) and error.errno != EINVAL:
             raise
         raise FerVitError(
-            f"Expected a complete zip at {archive}, but got: {error}. Fetch it again."
+            f"Expected a complete zip at {archive}, but got: {error}. Download it again."
         ) from error
     return left_out
 
@@ -199,7 +199,7 @@ def _extract_tar(archive: Path, folder: Path, out: Path) -> Counter[str]:
         if isinstance(error, OSError) and error.errno not in (None, EINVAL):
             raise
         raise FerVitError(
-            f"Expected a complete tar at {archive}, but got: {error}. Fetch it again."
+            f"Expected a complete tar at {archive}, but got: {error}. Download it again."
         ) from error
     return left_out
 

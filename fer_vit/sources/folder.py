@@ -121,7 +121,7 @@ def _read_listed(
     if persons and in_table:
         raise FerVitError(
             f"Expected persons from `--person` or from the column person of {table.path}, but got "
-            "both. Leave one out."
+            "both. Remove one."
         )
     has_persons = bool(persons or in_table)
     names = set().union(*folders.values())
@@ -175,8 +175,6 @@ def _make_reading(root: Path, places: Mapping[str, Place], persons: Mapping[str,
     if any(place.split for place in places.values()):
         reading.notes += missing_splits(rows, root)
         held = () if any(row.split == "val" for row in rows) else ("val",)
-    else:
-        reading.notes.append(f"No splits in {root}.")
     if held:
         _check_persons(root, rows, held)
         reading = hold_out(reading, held)

@@ -12,14 +12,17 @@ def not_found(root: Path, expected: str) -> FerVitError:
     for path in root.glob("*"):
         if not system_entry(path.name):
             names.append(path.name)
+    if not root.exists():
+        return FerVitError(
+            f"No folder at {root}: expected {expected.rstrip(',')}. See data/README.md for the "
+            "layout."
+        )
     if names:
         actual = short(", ".join(sorted(names)))
     elif root.is_dir():
         actual = "an empty folder"
-    elif root.is_file():
-        actual = "a file"
     else:
-        actual = "no such folder"
+        actual = "a file"
     return FerVitError(
         f"Expected {expected} in {root}, but got {actual}. See data/README.md for the layout."
     )

@@ -2,11 +2,12 @@
 
 import os
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 from fer_vit.data.schema import SPLITS, Reading, Row, Split
+from fer_vit.wording import counted
 
 PERSON_COLUMN = "person"  # the column with the person's identity, in data sets with identities
 
@@ -38,9 +39,11 @@ def hold_out(reading: Reading, splits: tuple[Split, ...] = ("val",)) -> Reading:
         if row.split == "train":
             row = replace(row, split=moved.get(_unit(row), "train"))
         rows.append(row)
+    numbers = Counter(moved.get(_unit(row)) for row in train)
+    held = [f"{counted(numbers[split], 'image')} for {split}" for split in splits]
     note = (
-        f"A fixed tenth of {_describe_units(train)} of train is held out as "
-        f"{', another as '.join(splits)}: choose the model by val, read test once."
+        f"Held out from train: {' and '.join(held)} (a fixed tenth of {_describe_units(train)} "
+        "each). Choose the model by val, and read test once."
     )
     return replace(reading, rows=rows, notes=[*reading.notes, note])
 

@@ -342,7 +342,7 @@ def _action_unit_scale(table: Table, columns: Mapping[Column, Array]) -> AuScale
             )
         if not above_one and not binary:
             raise TableError(
-                f"{table.path}: no action unit is above 1, so that the scale of `{name}` is "
+                f"{table.path}: no action unit is above 1, so the scale of `{name}` is "
                 "unclear. If intensities go from 0 to 5, add `--au_scale 5`; if from 0 to 1, "
                 "`--au_scale 1`."
             )

@@ -39,7 +39,7 @@ def average_networks(checkpoints: Sequence[str]) -> RegionViT:
         for field, equal in same.items():
             if not equal:
                 raise ModelError(
-                    f"{checkpoint} has another {field} than {checkpoints[0]}. "
+                    f"{checkpoint} has a different {field} from {checkpoints[0]}. "
                     "Average models of one configuration."
                 )
         # of the matrices alone: the weights of norms are near 1 in every network

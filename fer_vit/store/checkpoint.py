@@ -41,7 +41,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     is_classifier = {"network", "labels"} <= hyper_parameters.keys()
     if not state or not (is_classifier or is_pretraining(hyper_parameters)):
         raise ModelError(
-            f"{path} is not a checkpoint of fer-vit. Choose one that `fer-vit fit` wrote."
+            f"{path} is not a fer-vit checkpoint. Choose one that `fer-vit fit` wrote."
         )
     if not all_are(state.values(), Tensor) or sum(value.nbytes for value in state.values()) > size:
         raise ModelError(

@@ -93,7 +93,7 @@ def _download(name: str, **options: Any) -> Path:
             if digest != blob.name:
                 raise ModelError(
                     f"Expected sha256 {blob.name} of {blob}, but got {digest}. "
-                    "Remove it and fetch it again."
+                    "Remove it and download it again."
                 )
     return folder
 

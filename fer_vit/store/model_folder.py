@@ -87,7 +87,7 @@ def build_network(model: StoredModel) -> RegionViT:
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
-            f"{model.name} is of another version of fer-vit, or damaged ({reason})."
+            f"{model.name} is from another version of fer-vit, or damaged ({reason})."
         ) from error
     use_fused_attention(net, fused_is_faster(torch.device("cpu"), net.layout.num_tokens))
     return net.eval()

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from unicodedata import combining, normalize
 
+import numpy as np
+
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.faces import Objects
 from fer_vit.fields import is_owned
@@ -27,11 +29,13 @@ LONG_NUMBER = re.compile(rf"[+-]?\d{{{EXCEL_DIGITS}}}(\d+)")
 def describe_groups(faces: Labelled, columns: Iterable[str]) -> list[str]:
     """Returns lines about missing names in columns to group by."""
     notes = []
+    paths = np.array(faces.paths)[faces.predicted]
     for column in dict.fromkeys(columns):
         missing = is_missing(faces.columns[column][faces.predicted])
         if missing.any():
             count = f"{missing.sum():,} of {len(missing):,}"
-            notes.append(f"`{column}` is missing for {count} faces.")
+            first = short(paths[missing.argmax()])
+            notes.append(f"`{column}` is missing for {count} faces, the first in {first}.")
     return notes
 
 

@@ -79,7 +79,7 @@ def read_truth_table(
     notes = [*images.notes]
     if ignored:
         notes.append(
-            f"{path.name}: `predict` has columns of the same name, so that "
+            f"{path.name}: `predict` has columns of the same name, so "
             f"{short(', '.join(ignored))} are not used. Rename them to use them."
         )
     return Truth(
@@ -121,7 +121,7 @@ def _read_image_table(
 
 def check_filled(source: Source, name: str, cells: Objects) -> None:
     """Raises TableError for an empty cell in the column `name` (M,)."""
-    problem = f"expected a {name}, but it is empty. Fill it in, or leave the row out."
+    problem = f"expected a {name}, but it is empty. Fill it in, or remove the row."
     source.check(is_missing(cells), problem)
 
 
@@ -133,7 +133,7 @@ def check_distinct(source: Source, paths: Objects) -> None:
         if name in first:
             raise FerVitError(
                 f"{source.row_name(row)}: expected one row for each image, but {short(path)} has "
-                f"several, the first is {source.earlier_row_name(first[name])}. Leave one."
+                f"several; the first is {source.earlier_row_name(first[name])}. Leave one."
             )
         first[name] = row
 

@@ -119,7 +119,7 @@ def read_table(path: Path) -> Table:
     paths, missing = find_tables(path)
     if missing:
         raise TableError(
-            f"{path} lacks {missing:,} of its {missing + len(paths):,} tables. "
+            f"{path} is missing {missing:,} of its {missing + len(paths):,} tables. "
             "Run the same `fer-vit predict` again to complete it."
         )
     if not paths:

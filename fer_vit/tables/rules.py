@@ -205,7 +205,7 @@ def order_rows(table: Labelled, source: Source) -> IntArray:
             name += f", {time} {moment[first]:g}"
         raise TableError(
             f"{source.row_name(second)}: {name} repeats the face or track of "
-            f"{source.earlier_row_name(first)}. Delete the rows that are there twice."
+            f"{source.earlier_row_name(first)}. Delete the duplicate rows."
         )
     return order
 

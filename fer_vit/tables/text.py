@@ -91,9 +91,7 @@ def find_encoding(path: Path) -> str:
     for encoding in ("utf-8-sig", "cp1252"):
         if _decodes(path, encoding):
             return encoding
-    raise TableError(
-        f"{path} is text in neither UTF-8, UTF-16 nor Windows-1252. Save it as CSV UTF-8."
-    )
+    raise TableError(f"{path} isn't UTF-8, UTF-16 or Windows-1252 text. Save it as CSV UTF-8.")
 
 
 def _decodes(path: Path, encoding: str) -> bool:
@@ -104,7 +102,7 @@ def _decodes(path: Path, encoding: str) -> bool:
             while block := file.read(1 << 20):
                 if b"\0" in block:
                     raise TableError(
-                        f"{path} has NUL bytes, so it is no text in UTF-8. Save it as CSV UTF-8."
+                        f"{path} contains NUL bytes, so it isn't UTF-8 text. Save it as CSV UTF-8."
                     )
                 decoder.decode(block)
             decoder.decode(b"", final=True)

@@ -37,10 +37,10 @@ def read_workbook(path: Path) -> tuple[pa.Table, list[str]]:
         book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     except zipfile.BadZipFile as error:
         raise TableError(
-            f"{file} is no workbook, or has a password. Save it without one, or as .csv."
+            f"{file} is not a workbook, or it has a password. Save it without one, or as .csv."
         ) from error
     except Exception as error:  # openpyxl raises many types for broken files
-        raise TableError(f"{file} is no workbook that can be read. Save it as .csv.") from error
+        raise TableError(f"{file} is not a readable workbook. Save it as .csv.") from error
     with closing(book):
         sheet, assumed = _choose_sheet(file, name, book.worksheets)
         with _reading_sheet(file):
@@ -90,7 +90,7 @@ def _reading_sheet(path: Path) -> Iterator[None]:
     except TableError:
         raise
     except Exception as error:
-        raise TableError(f"{path} is no workbook that can be read. Save it as .csv.") from error
+        raise TableError(f"{path} is not a readable workbook. Save it as .csv.") from error
 
 
 def _check_as_shown(path: Path, sheet: Any) -> None:
@@ -120,7 +120,7 @@ def _check_as_shown(path: Path, sheet: Any) -> None:
             element.clear()
     if hidden:
         raise TableError(
-            f"{path}: {counted(len(hidden), 'row')} hidden by a filter or by hand, the first is "
+            f"{path}: {counted(len(hidden), 'row')} hidden by a filter or by hand; the first is "
             f"row {hidden[0]}. Show all rows, or delete the hidden ones, and save the workbook."
         )
 

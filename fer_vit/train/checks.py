@@ -39,7 +39,7 @@ def check_learnable(
             )
     if not (train.has_labels or has_teachers):
         raise FerVitError(
-            f"{manifest.path} has no training face with a label, so that expressions would be "
+            f"{manifest.path} has no training face with a label, so expressions would be "
             "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
             "by `--model.teachers`."
         )
@@ -72,6 +72,6 @@ def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[s
                 f"`--checkpoint.monitor {measure}`."
             )
         raise FerVitError(
-            f"{manifest.path} has no val face with a label, so that {min(lacking)} does not "
+            f"{manifest.path} has no val face with a label, so {min(lacking)} does not "
             f"exist. {remedy}"
         )

@@ -118,7 +118,7 @@ def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
     except Exception as error:  # the class is the user's, and may raise anything
         reason = short(" ".join(str(error).split()))
         raise ModelError(
-            f"{name} cannot load {checkpoint} ({type(error).__name__}: {reason}). "
+            f"{name} can't load {checkpoint} ({type(error).__name__}: {reason}). "
             "Name the class that trained it in `--model`."
         ) from error
 

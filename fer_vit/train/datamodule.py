@@ -90,7 +90,7 @@ class FaceDataModule(L.LightningDataModule):
         wanted = getattr(task, "spec", self.spec)
         if self._spec_is_given and wanted != self.spec:
             raise FerVitError(
-                f"The task expects {wanted}, but the data has {self.spec}. Leave out `spec`."
+                f"The task expects {wanted}, but the data has {self.spec}. Remove `spec`."
             )
         self.spec = wanted
         self.partial = getattr(task, "accepts_unlabelled", False)
@@ -173,7 +173,7 @@ class FaceDataModule(L.LightningDataModule):
         manifest = self.manifest.split(split)
         if not len(manifest):
             raise FerVitError(
-                f"{manifest.path} has no rows with split {split}. Prepare the data set with that "
+                f"{manifest.path} has no rows in the split {split}. Prepare the data set with that "
                 "split."
             )
         augment = self.cropping() if split == "train" else None

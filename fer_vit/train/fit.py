@@ -30,12 +30,13 @@ from fer_vit.train.run import run_trainer
 from fer_vit.train.task import FERTask
 
 
-def train(args: list[str]) -> str:
+def train(args: list[str], *, name_next: bool = True) -> str:
     """Runs fit, validate or test with command-line words; returns the path of a checkpoint.
 
     This is the best checkpoint of a fit ("": none was written), or the evaluated one. With
-    `ckpt_path`, the settings of the checkpoint are the defaults; options override them. Raises
-    FerVitError when an option is wrong, or the run fails for a known reason.
+    `ckpt_path`, the settings of the checkpoint are the defaults; options override them. A fit
+    names the next command if `name_next`. Raises FerVitError when an option is wrong, or the run
+    fails for a known reason.
     """
     hide_noise()
     verb, *words = args
@@ -55,9 +56,9 @@ def train(args: list[str]) -> str:
         if verb != "fit":
             return str(cli.config.ckpt_path)
         best = best_checkpoint(cli.trainer)
-        if best:
+        if best and name_next:
             log_once(next_command(cli, best))
-        elif best is not None:
+        elif best == "":
             log_once("No best checkpoint was written: without a validation there is none.")
         return best or ""
     except (
@@ -119,7 +120,7 @@ def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
         as_json = isinstance(value, dict | list | tuple | bool | None)
         line.append(f"--{name}={json_text(value) if as_json else value}")
     try:
-        return train(line)
+        return train(line, name_next=False)
     except FerVitError as error:
         error.with_groups = True  # this function takes names such as `model.lr`
         raise
@@ -207,7 +208,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     if given.model is not None and given.task not in (None, task_of(task_class)):
         raise FerVitError(
             f"Expected a task of {given.task}, but {given.model} is of {task_of(task_class)}. "
-            "Leave out `--task`."
+            "Remove `--task`."
         )
 
     options = [f"--config={config}" for config in given.configs]

@@ -69,7 +69,7 @@ def expression_metrics(num_classes: int) -> MetricCollection:
     """
     if num_classes < 2:
         raise FerVitError(
-            f"Expected at least two classes, but got {num_classes}. Add images of others."
+            f"Expected at least two classes, but got {num_classes}. Add images of another class."
         )
     return MetricCollection(
         {

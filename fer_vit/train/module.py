@@ -116,7 +116,7 @@ class RegionViTModule(L.LightningModule):
         if made:
             rate = max(group["lr"] for group in schedule.optimizer.param_groups)
             log_once(
-                f"Resumed at step {made:,} of {steps:,}: the learning rate goes on at {rate:.2g} "
+                f"Resumed at step {made:,} of {steps:,}: the learning rate continues at {rate:.2g} "
                 f"(in the checkpoint {before:.2g})."
             )
 
@@ -221,8 +221,8 @@ class RegionViTModule(L.LightningModule):
         """Raises FerVitError, before loading, for another architecture or a run that is over."""
         for name, expected, actual in differing(self.state_dict(), checkpoint["state_dict"]):
             raise FerVitError(
-                f"The checkpoint is of another architecture: `{name}` is {actual} in it, but "
-                f"{expected} in this model. Leave out the config that changes the network, or "
+                f"The checkpoint has a different architecture: `{name}` is {actual} in it, but "
+                f"{expected} in this model. Remove the config that changes the network, or "
                 "choose another checkpoint."
             )
         if self.fits:

@@ -86,7 +86,11 @@ class TrainCLI(LightningCLI):
                 "enable_model_summary": False,  # `run` prints a line instead
                 "logger": {"class_path": logger, "init_args": {"save_dir": "runs", "name": name}},
             },
-            parser_kwargs={"exit_on_error": False, "prog": f"fer-vit {verb}"},
+            parser_kwargs={
+                "exit_on_error": False,
+                "prog": f"fer-vit {verb}",
+                "allow_abbrev": False,  # --trainer.max_epoch would be max_epochs
+            },
         )
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:

@@ -45,7 +45,7 @@ class Recipe:
             name = word.partition("=")[0].removeprefix("--").rstrip("+")
             for taken in (*RESERVED, *self.reserved):
                 if name == taken or name.startswith(f"{taken}."):
-                    raise FerVitError(f"This command sets {taken} itself. Leave out `--{name}`.")
+                    raise FerVitError(f"This command sets {taken} itself. Remove `--{name}`.")
 
     @property
     def name(self) -> str:

@@ -61,7 +61,7 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
         raise FerVitError(
             f"Expected nine tenths of the encoder to fit {start.name}, but only "
             f"{len(match.fitting)} of {match.total} tensors do{match.differences}. "
-            "Leave out the options of the network, or choose another model."
+            "Remove the options of the network, or choose another model."
         )
 
     rows = _common_rows(net, start)

@@ -239,7 +239,7 @@ class FERTask(RegionViTModule):
             if getattr(data, "balanced", False):
                 raise FerVitError(
                     "`--model.logit_adjust` and `--data.balanced` correct for the same shares of "
-                    "the classes. Leave one of them out."
+                    "the classes. Remove one of them."
                 )
             self.adjustment = strength * log_prior(data.class_counts()).to(self.device)
 

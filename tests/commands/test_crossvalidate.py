@@ -94,7 +94,7 @@ def test_folds_are_a_table_without_tests(whole: tuple[Path, dict[str, Any]]) -> 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ([], "exists already"),
+        ([], "already exists"),
         (["--folds=1", "--overwrite"], "from 2 to 100"),
         (["--folds=100", "--overwrite"], "fewer folds"),
     ],

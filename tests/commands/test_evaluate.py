@@ -90,7 +90,7 @@ def test_evaluate_reads_a_folder_of_tables(
     pq.write_table(pq.read_table(first).drop_columns(["entropy", "ambiguous", "blur"]), first)
     assert run_evaluate(tmp_path / "mixed", parts, *truth)["confusion"] == whole["confusion"]
     second.unlink()
-    assert f"{parts} lacks 1 of its" in fails(capsys, "evaluate", parts, *truth)
+    assert f"{parts} is missing 1 of its" in fails(capsys, "evaluate", parts, *truth)
 
 
 class Evaluation(NamedTuple):
@@ -306,7 +306,7 @@ def test_evaluate_refuses_what_it_cannot_score(
     head = table.read_text().splitlines()[0]
     (tmp_path / "none.csv").write_text(f"{head}\na.png,no face{',' * (head.count(',') - 1)}\n")
     for words, reason in (
-        ((table, "--output", tmp_path / "old"), "exists already"),
+        ((table, "--output", tmp_path / "old"), "already exists"),
         ((tmp_path / "none.csv",), "none.csv"),
         ((tmp_path / "short.csv", *labels), "1 of 26"),
         ((table, *labels, "--robustness"), "robustness"),

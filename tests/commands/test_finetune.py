@@ -248,7 +248,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     other_faces = tmp_path / "other.parquet"
     other_faces.write_bytes(b"other faces")
     for faces, start in ((other_faces, None), (tmp_path / "photos", "ferplus-fairface-small")):
-        with pytest.raises(FerVitError, match=r"model exists already"):
+        with pytest.raises(FerVitError, match=r"model already exists"):
             verb.finetune(faces, output=tmp_path, checkpoint=start)
     stopped = (
         tmp_path
@@ -259,7 +259,7 @@ def test_an_interrupted_training_resumes(tmp_path: Path, monkeypatch: pytest.Mon
     )
     stopped.mkdir(parents=True)
     (stopped / "last.ckpt").touch()
-    with pytest.raises(FerVitError, match=r"model exists already"):  # from the first run
+    with pytest.raises(FerVitError, match=r"model already exists"):  # from the first run
         verb.finetune(other_faces, output=tmp_path)
     shutil.rmtree(stopped)
     shutil.rmtree(tmp_path / "model")

@@ -118,7 +118,7 @@ def test_live_is_ended_by_its_page_and_by_ctrl_c(
     assert len(rows(clip.parent / "live.csv")) == 1
     assert "\n1 frames\n1 faces: 1 " in out
     assert "http://0.0.0.0:" in err
-    assert "exists already" in fails(capsys, *words)
+    assert "already exists" in fails(capsys, *words)
     assert ".jsonl" in fails(capsys, *words, "--output", clip.parent / "live.parquet")
     assert "nothing" in fails(capsys, "live", "nothing")
     run(*words, "--overwrite")

@@ -225,7 +225,7 @@ def test_a_dash_prints_the_rows_and_nothing_else(
     run(*words, "--output", "no.csv", "--output", "-")
     printed, messages = capfd.readouterr()
     assert printed == (tmp_path / "faces.jsonl").read_text("utf-8")
-    assert "`--output` is there several times" in messages
+    assert "`--output` was given more than once" in messages
     assert "Detector: none" in messages
     assert not Path("-").exists()
 
@@ -426,7 +426,7 @@ def test_predict_refuses_wrong_arguments(
     copy.touch()
     options = ["--checkpoint", checkpoint, *CROPS, "--output", tmp_path / "t.csv"]
     for images, words, expected in (
-        ("b.mp4", ["--output", mine], "exists already"),
+        ("b.mp4", ["--output", mine], "already exists"),
         ("gone", [], "gone"),
         ("b.mp4", ["--checkpoint", tmp_path / "no.ckpt"], "no.ckpt"),
         ("b.mp4", ["--fps", 0], "fps"),
@@ -437,7 +437,7 @@ def test_predict_refuses_wrong_arguments(
         ("b.mp4", ["--summary", tmp_path / "t.csv"], "t.csv"),
         ("b.mp4", ["--annotate", tmp_path / "marked.avi"], "marked.avi"),
         ("b.mp4", ["--annotate", folder / "b.mp4", "--overwrite"], "b.marked.mp4"),
-        ("b.mp4", ["--annotate", copy], "exists already"),
+        ("b.mp4", ["--annotate", copy], "already exists"),
         (
             "b.mp4",
             ["--output", tmp_path / "new", "--annotate", tmp_path / "marked.mp4"],

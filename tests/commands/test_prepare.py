@@ -160,7 +160,7 @@ def test_wrong_arguments_before_anything_is_read(
     archive = zipped(photos)
     fill(tmp_path, {"there.parquet": b"precious", "damaged.zip": b"PK\x03\x04 and nothing more"})
     for source, root, target, options, message in (
-        ("folder", photos, existing, {}, "exists already"),
+        ("folder", photos, existing, {}, "already exists"),
         ("ferplus", tmp_path / "missing.zip", out, {}, "missing.zip"),
         ("folder", tmp_path / "damaged.zip", out, {}, "damaged.zip"),
         # the message names the zip, not the unpacked folder

@@ -85,7 +85,7 @@ def test_a_report_is_replaced(
     page.write_text("<title>My holidays</title>")
     assert "is not a report" in fails(capsys, "visualize", photos, *words, report, "--overwrite")
     page.write_text('<meta name="generator" content="fer-vit visualize">')
-    assert "exists already" in fails(capsys, "visualize", photos, *words, report)
+    assert "already exists" in fails(capsys, "visualize", photos, *words, report)
     assert old.exists()
     run("visualize", photos, *words, report, "--overwrite", "--method=relevance")
     assert not old.exists()

@@ -446,12 +446,12 @@ def test_differences_below_the_last_digit_are_negligible(
     second = {"arousal": first["arousal"] + rng.normal(2e-4, 1e-5, 8)}
     comparison = compare_columns(tmp_path, first, second)
     (line,) = comparison.sentences["Valence and arousal"]
-    assert line == "No difference above 0.001 between film and rest in the mean arousal."
+    assert line == "Any difference between film and rest in the mean arousal is below 0.001."
     test = comparison.to_dict()["Valence and arousal"]["differences"]["arousal: film - rest"]
     assert test["p"] < 0.001
     comparison.write(tmp_path / "c")
     page = (tmp_path / "c" / "results.md").read_text()
-    assert "| arousal | no difference above 0.001 | < 0.001 |" in page
+    assert "| arousal | difference below 0.001 | < 0.001 |" in page
     assert "0.0002" not in (tmp_path / "c" / "index.html").read_text()
 
 

@@ -392,7 +392,7 @@ def test_files_of_different_weights_are_not_explained(tmp_path: Path, astronaut:
     save_file(weights | {name: weights[name] + 1}, folder / "model.safetensors")
     model = load(folder, "cpu")
     faces = model.predict(astronaut)
-    with pytest.raises(ModelError, match=r"^[^\n]*has other weights[^\n]*--onnx[^\n]*$"):
+    with pytest.raises(ModelError, match=r"^[^\n]*has different weights[^\n]*--onnx[^\n]*$"):
         model.explain(faces)
 
 

@@ -172,7 +172,7 @@ def test_groups_are_described(tmp_path: Path) -> None:
     }
     faces = replace(faces, columns=columns)
     (missing,) = describe_groups(faces, ["condition", "id", "condition"])
-    assert "1 of 5" in missing
+    assert missing == "`condition` is missing for 1 of 5 faces, the first in 3.png."
     for cells, message in (
         (["rest", "Rest", "rest", None, "film"], r"`rest` and `Rest` \(for 0\.png and 1\.png\)"),
         (["rest", "-", None, None, "film"], r"got `-` for 1\.png\. Empty the cell"),

@@ -134,7 +134,7 @@ def test_a_face_that_is_there_twice_is_refused(rows: list[Row], tmp_path: Path) 
     path = write(tmp_path / "t.csv", rows)
     with pytest.raises(FerVitError, match=rf"t\.csv, row {len(rows)} .*a\.png") as error:
         read_predictions(path, videos=True)
-    assert "twice" in str(error.value)
+    assert "duplicate" in str(error.value)
 
 
 def test_faces_of_a_photo_need_no_number(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_many_equal_rows_are_refused_in_bounded_memory(tmp_path: Path) -> None:
         for name, cell in photo("a.png").items()
     }
     pq.write_table(pa.table(columns), tmp_path / "t.parquet", compression="zstd")
-    with pytest.raises(FerVitError, match="twice"):
+    with pytest.raises(FerVitError, match="duplicate"):
         read_predictions(tmp_path / "t.parquet")
 
 
@@ -402,14 +402,14 @@ def test_another_spelling_of_a_path_is_the_same_clip(spell: str, tmp_path: Path)
     )
     assert {*faces.paths} == {rows[0]["path"]}
     again = write(tmp_path / "twice.csv", [*rows, rows[0] | {"path": spell.format(name)}])
-    with pytest.raises(FerVitError, match=r"row 7 .*twice"):
+    with pytest.raises(FerVitError, match=r"row 7 .*duplicate"):
         read_predictions(again, videos=True)
 
 
 def test_a_track_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     rows = rows_of(1)
     path = write(tmp_path / "t.csv", [*rows, rows[0] | {"face": 1}])
-    with pytest.raises(FerVitError, match=r"row 7 .*twice"):
+    with pytest.raises(FerVitError, match=r"row 7 .*duplicate"):
         read_predictions(path, videos=True)
     read_predictions(
         write(tmp_path / "u.csv", [*rows, rows[0] | {"face": 1, "track": 1}]), videos=True

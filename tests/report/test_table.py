@@ -239,7 +239,7 @@ def test_markdown_keeps_cells_apart() -> None:
 def test_a_table_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     with (
-        pytest.raises(FerVitError, match="exists already"),
+        pytest.raises(FerVitError, match="already exists"),
         TableWriter(path, COLUMNS, overwrite=False),
     ):
         path.write_text("another run's")

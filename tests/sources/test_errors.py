@@ -6,7 +6,7 @@ from fer_vit.sources.source_errors import not_found
 
 
 def test_not_found_lists_the_content(tmp_path: Path) -> None:
-    assert "no such folder" in str(not_found(tmp_path / "none", "X"))
+    assert "No folder at" in str(not_found(tmp_path / "none", "X"))
     assert "empty" in str(not_found(tmp_path, "X"))
     for name in ("a", "b", ".hidden"):
         (tmp_path / name).touch()

@@ -53,7 +53,7 @@ def test_affectnet_labels_as_strings_and_numbers(tmp_path: Path) -> None:
     assert reading.rows[-1].name == "val_set/images/7.jpg"
     assert reading.rows[-1].image == tmp_path / "val_set" / "images" / "7.jpg"
     assert "val_set" in reading.notes[0]
-    assert "held out as val" in reading.notes[1]
+    assert "Held out from train" in reading.notes[1]
 
 
 def test_affectnet_seven_classes_leave_contempt_out(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_fer2013_folders(tmp_path: Path) -> None:
     assert reading.labels == fer2013.LABELS, "all seven in FER2013's order, always"
     assert Counter(row.split for row in reading.rows) == {"train": 27, "val": 3, "test": 3}
     assert {row.label for row in reading.rows} == {"anger", "happiness", "neutral"}
-    assert any("held out as val" in note for note in reading.notes)
+    assert any("Held out from train" in note for note in reading.notes)
 
 
 # Class folders
@@ -360,7 +360,7 @@ def test_rafdb_labels_and_splits(tmp_path: Path) -> None:
     assert reading.rows[0].name == "Image/aligned/train_00001_aligned.jpg"
     assert reading.rows[0].image == tmp_path / "Image" / "aligned" / "train_00001_aligned.jpg"
     assert "RAF-DB" in reading.notes[0]
-    assert "held out as val" in reading.notes[1]
+    assert "Held out from train" in reading.notes[1]
 
 
 def test_rafdb_gender_race_and_age_of_the_annotations(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ BROKEN = [
     ("t.csv", b"path,b,path\n1,2,3\n", "several columns `path`"),
     ("t.csv", b"path, b,b \n1,2,3\n", "several columns `b`"),
     ("t.csv", b"Study 1\n\npath,b\na,1\n", "row 3 has them"),
-    ("t.csv", b"path,b\n\x81,1\n", "UTF-8, UTF-16 nor Windows-1252"),
+    ("t.csv", b"path,b\n\x81,1\n", "UTF-8, UTF-16 or Windows-1252"),
     ("t.csv", b"path,b\na\0,1\n", "NUL"),
     ("t.csv", "path,b\na,1\n".encode("utf-16-le"), "NUL"),
     ("t.csv", b"", "empty"),
@@ -252,7 +252,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path) -> None:
         read_table(title)
     with zipfile.ZipFile(tmp_path / "zip.xlsx", "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(FerVitError, match=r"zip\.xlsx is no workbook"):
+    with pytest.raises(FerVitError, match=r"zip\.xlsx is not a readable workbook"):
         read_table(tmp_path / "zip.xlsx")
 
 

@@ -72,7 +72,7 @@ def test_the_settings_of_a_resumed_run_are_used_from_its_first_step(
     options += ["--model.warmup=0", "--model.min_lr=0"]
     path = commands.fit(faces, tmp_path, *WORDS, *options, f"--ckpt_path={half}")
     rate = 0.5 * (1 + math.cos(math.pi * STEPS / 16)) / 2
-    assert f"goes on at {rate:.2g}" in capsys.readouterr().out
+    assert f"continues at {rate:.2g}" in capsys.readouterr().out
     (optimiser,) = load_checkpoint(path)["optimizer_states"]
     decays = {group["weight_decay"] for group in optimiser["param_groups"]}
     assert decays == {0.0, 0.2}

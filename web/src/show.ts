@@ -5,8 +5,8 @@ import type { Facts } from './facts';
 import type { Found, ShownFace } from './messages';
 import { largest, warningsOf, type Tracked } from './table';
 
-/** Faces of a photo count from 1 on the page, as in the report; the table counts from 0. */
-const place = (index: number, of: number): string => (of > 1 ? `face ${index + 1} of ${of}` : '');
+/** Faces of a photo count from 0, as in the report and the table. */
+const place = (index: number, of: number): string => (of > 1 ? `face ${index}` : '');
 
 function reportFace(face: ShownFace, index: number, of: number, name: string, facts: Facts): ReportFace {
   const { crop, cut, probabilities } = face;
