@@ -187,10 +187,10 @@ def updated(old: Any, change: Any) -> Any:
     ("change", "words"),
     [
         ({"hyper_parameters": {"network": {"embed_dim": 10**9}}}, "from 1 to 16384"),
-        ({"hyper_parameters": {"network": {"embed_dim": 16_384}}}, "of another version"),
+        ({"hyper_parameters": {"network": {"embed_dim": 16_384}}}, "from another version"),
         (
             {"hyper_parameters": {"network": {"img_size": 2048, "patch_size": 1}}},
-            "of another version",
+            "from another version",
         ),
         ({"hyper_parameters": {"labels": ["a\x1b[2J", "b"]}}, "printable characters"),
         ({"state_dict": {"net.vit.norm.bias": torch.zeros(1).expand(10**9)}}, "claims more"),

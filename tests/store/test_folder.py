@@ -318,7 +318,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ),
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
-        ({"config": {"regions": ["a.b"], "tokens": "both"}}, "of another version"),
+        ({"config": {"regions": ["a.b"], "tokens": "both"}}, "from another version"),
         ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
         ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness"),
         ({"r": {"pose": {"yaw": 0.5}}}, "expected r to be from -1 to 1"),  # no such output

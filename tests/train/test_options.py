@@ -74,7 +74,7 @@ def test_checkpoints_of_configs(
     assert build(*words).options == {"ckpt_path": str(checkpoint)}
     with pytest.raises(SystemExit):
         build(*words, "--model.network.depth=1")
-    assert "another architecture" in capsys.readouterr().err
+    assert "different architecture" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -217,3 +217,8 @@ def test_a_config_with_an_empty_group_is_named(
     line = fails(capsys, *words)
     assert "`model:`" in line
     assert str(config) in line
+
+
+def test_an_abbreviated_option_is_refused() -> None:
+    with pytest.raises(FerVitError, match=r"--trainer\.max_epoch=1 Did you mean"):
+        train(["fit", "--data.manifest=x.parquet", "--trainer.max_epoch=1"])
