@@ -1,7 +1,7 @@
 """Reads faces with truth: a manifest that a model predicts, or a table of predictions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from fer_vit.evaluation.manifest import ManifestFaces, open_manifest
 from fer_vit.extras import require
 from fer_vit.faces import as_objects
 from fer_vit.labels import Merge
+from fer_vit.options import Options
 from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.images import AngleUnit, Truth, read_truth_table
@@ -25,19 +26,46 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Conditions:
-    """How a manifest is read and predicted: options of `fer-vit evaluate`.
+class EvaluateOptions(Options):
+    """Options of `evaluate`: which faces are read, how they are predicted, and what is scored."""
 
-    `split` is None if the option was not given.
-    """
-
+    data: Path
+    """A manifest, whose faces the model predicts, or a table or folder of tables of `fer-vit
+    predict`."""
+    _: KW_ONLY
+    checkpoint: str | None = None
+    """For a manifest: the model, as for `predict`."""
+    model: str | None = None
+    """Your class that trained the checkpoint, such as my_module.MyTask."""
+    labels: Path | None = None
+    """For a table: the truth, a manifest or a table with the column path, and label or targets
+    (move_mouthSmileLeft, yaw, valence). The most confident face of a photo counts."""
+    targets_unit: AngleUnit | None = None
+    """The unit of angles in a table of `--labels`. Default: degrees; an error if no angle is above
+    1.57."""
     split: Split | None = None
+    """The split of a manifest, also of `--labels`. Default: val."""
     merge: Merge | None = None
+    """For a manifest: the new label of each old label; null leaves out its faces."""
     prior: str | None = None
+    """For a manifest: how frequent expressions are, as for `predict`."""
     classes: Sequence[str] = ()
-    targets_unit: AngleUnit | None = None  # the unit of angles in a table of `--labels`
+    """For a manifest: the only possible expressions; faces with others are left out."""
+    columns: Path | None = None
+    """A table with the column path and others for `--by`."""
+    by: Sequence[str] = ()
+    """Columns to group by. Groups of fewer than 30 persons or photos get no scores."""
+    against: str | None = None
+    """Another model, or a table of its predictions for the same images."""
+    robustness: bool = False
+    """Also score a manifest's images covered, turned, blurred, shrunk and with wrong landmarks."""
+    output: Path = Path("evaluation")
+    """The folder to write."""
+    overwrite: bool = False
+    """Replace existing results."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.classes and self.merge:
             raise FerVitError(
                 "`--classes` and `--merge` exclude each other. A merge with null leaves out a "
@@ -49,16 +77,16 @@ class Conditions:
         """The split to read from a manifest."""
         return self.split or "val"
 
-    def read(self, path: Path) -> Manifest:
+    def read(self) -> Manifest:
         """Reads the split of a manifest, merges labels, and leaves out faces of other classes."""
-        manifest = Manifest.read(path).split(self.chosen_split)
+        manifest = Manifest.read(self.data).split(self.chosen_split)
         if self.merge:
             return manifest.merge_labels(self.merge)
         if self.classes:
             if not {*self.classes} & {*manifest.labels}:
                 raise FerVitError(
                     f"Expected `--classes` among {', '.join(manifest.labels)}, the labels of "
-                    f"{path}, but got {', '.join(self.classes)}."
+                    f"{self.data}, but got {', '.join(self.classes)}."
                 )
             merge: Merge = {}
             for label in manifest.labels:
@@ -108,30 +136,26 @@ class Conditions:
         return replace(faces, facts=facts | faces.facts)
 
 
-def read_labelled(
-    data: Path,
-    checkpoint: str | None,
-    labels: Path | None,
-    conditions: Conditions,
-    network: "str | RegionViT | None" = None,
-) -> Labelled:
+def read_labelled(options: EvaluateOptions, network: "str | RegionViT | None" = None) -> Labelled:
     """Reads a table of predictions, or a manifest and the model that predicts it later.
 
     `network` replaces the network of `checkpoint`; see `commands.find_network`.
     """
+    data = options.data
+    labels = options.labels
     if is_predictions(data):
-        if any([checkpoint, conditions.merge, conditions.prior, conditions.classes]):
+        if any([options.checkpoint, options.merge, options.prior, options.classes]):
             raise FerVitError(
                 "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
             )
         is_split = labels is not None and not is_table(labels)
-        if conditions.split is not None and not is_split:
+        if options.split is not None and not is_split:
             raise FerVitError(
                 "`--split` is a split of a manifest, but there are only tables. Remove it."
             )
         faces = read_predictions(data)
         if labels:
-            faces = conditions.add_labels(faces, labels)
+            faces = options.add_labels(faces, labels)
         check_predicted(data, faces)
         return faces
     if labels is not None:
@@ -139,11 +163,14 @@ def read_labelled(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
         )
     require("torch", "The prediction of a manifest")
-    return conditions.open(conditions.read(data), checkpoint, network)
+    return options.open(options.read(), options.checkpoint, network)
 
 
-def read_other(against: str, faces: Labelled, conditions: Conditions) -> Labelled:
-    """Returns the faces of another table, or the same faces with another model."""
+def read_other(options: EvaluateOptions, faces: Labelled) -> Labelled | None:
+    """Returns the faces of the table `against`, or the same faces with the model `against`."""
+    against = options.against
+    if not against:
+        return None
     if is_predictions(Path(against)):
         return read_predictions(Path(against))
     if not isinstance(faces, ManifestFaces):
@@ -151,21 +178,21 @@ def read_other(against: str, faces: Labelled, conditions: Conditions) -> Labelle
             f"{against} is not a table, and a model needs images. Name a manifest, or "
             "another table."
         )
-    return conditions.open(faces.manifest, against)
+    return options.open(faces.manifest, against)
 
 
-def check_needs(faces: Labelled, *, against: bool, robustness: bool) -> None:
+def check_needs(options: EvaluateOptions, faces: Labelled) -> None:
     """Raises FerVitError when an option needs labels or images, and there are none."""
-    if against and not faces.has_truth:
+    if options.against is not None and not faces.has_truth:
         raise FerVitError(
             "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
             "with labels."
         )
-    if robustness and not faces.has_truth:
+    if options.robustness and not faces.has_truth:
         raise FerVitError(
             "`--robustness` needs labels, or targets of further heads. Prepare with either."
         )
-    if robustness and not isinstance(faces, ManifestFaces):
+    if options.robustness and not isinstance(faces, ManifestFaces):
         raise FerVitError(
             "`--robustness` needs images, and there is only a table. Name a manifest."
         )

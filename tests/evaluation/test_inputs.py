@@ -1,11 +1,12 @@
 """The faces that `evaluate` reads, by its options."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.read import Conditions, read_labelled
+from fer_vit.evaluation.read import EvaluateOptions, read_labelled
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -19,20 +20,20 @@ def test_a_split_is_for_manifests_also_if_it_is_the_default_one(tmp_path: Path) 
     table.write_text(TABLE)
     for split in ("val", "test"):
         with pytest.raises(FerVitError, match="split"):
-            read_labelled(table, None, None, Conditions(split=split))
-    assert read_labelled(table, None, None, Conditions()).paths == ["a.png"]
+            read_labelled(EvaluateOptions(table, split=split))
+    assert read_labelled(EvaluateOptions(table)).paths == ["a.png"]
 
 
 @pytest.mark.parametrize(
     ("conditions", "added"),
     [
-        (Conditions(), {"ambiguous"}),
-        (Conditions(classes=EXPRESSIONS[1:]), set()),
-        (Conditions(merge=dict.fromkeys(EXPRESSIONS, "other") | {"happiness": "smile"}), set()),
+        ({}, {"ambiguous"}),
+        ({"classes": EXPRESSIONS[1:]}, set()),
+        ({"merge": dict.fromkeys(EXPRESSIONS, "other") | {"happiness": "smile"}}, set()),
     ],
 )
 def test_labels_and_columns_are_known_before_a_manifest_is_predicted(
-    conditions: Conditions, added: set[str], drawn: Path, tmp_path: Path
+    conditions: dict[str, Any], added: set[str], drawn: Path, tmp_path: Path
 ) -> None:
     config = RegionViTConfig(
         img_size=32, patch_size=8, embed_dim=32, depth=1, num_heads=2, tokens="patch"
@@ -42,7 +43,8 @@ def test_labels_and_columns_are_known_before_a_manifest_is_predicted(
     save_network(net, tmp_path / "model")
     model = str(tmp_path / "model")
 
-    opened = read_labelled(drawn / "faces.parquet", model, None, conditions)
+    options = EvaluateOptions(drawn / "faces.parquet", checkpoint=model, **conditions)
+    opened = read_labelled(options)
     assert not opened.predicted.any()
     assert {*opened.columns} & {"ambiguous"} == added
     predicted = opened.predict()

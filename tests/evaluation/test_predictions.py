@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read import Conditions
+from fer_vit.evaluation.read import EvaluateOptions
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import leave_out_uncertain, read_predictions
 
@@ -268,7 +268,7 @@ def test_an_expression_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert faces.columns["label"].tolist() == [name]
 
     truth = write(tmp_path / "truth.csv", [{"path": "a.png", "label": normalize("NFC", name)}])
-    assert Conditions("val").add_labels(faces, truth).correct.tolist() == [True]
+    assert EvaluateOptions(Path("p.csv")).add_labels(faces, truth).correct.tolist() == [True]
 
 
 def test_rows_without_a_face_are_counted(tmp_path: Path) -> None:
