@@ -1,61 +1,19 @@
 """The command `compare`: statistics of persons under several conditions or in several groups."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 
 from fer_vit.commands import name_files
 from fer_vit.comparison.contrasts import compare_conditions
-from fer_vit.comparison.read import Plan, read_study
+from fer_vit.comparison.read import CompareOptions, read_study
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.tables import COMPARISON_TABLES
 from fer_vit.errors import printable
 from fer_vit.extras import require
 from fer_vit.files import check_output
-from fer_vit.options import Options, Positive, takes
-from fer_vit.report.draw import FigureKind
+from fer_vit.options import takes
 from fer_vit.report.results_page import FIGURES, RESULTS_FILES
-from fer_vit.stats.series import parse_rest
 
 LOGGER = logging.getLogger("fer_vit")
-
-
-@dataclass(frozen=True)
-class CompareOptions(Options):
-    """Options of `compare`."""
-
-    data: Path
-    """A table or folder of tables of `fer-vit predict`; Parquet also records the settings."""
-    _: KW_ONLY
-    by: str
-    """The column with the condition or group."""
-    person: str = "person"
-    """The column with the person. `path`: each photo or clip is one person."""
-    columns: Path | None = None
-    """A table with the column path and others, such as condition and person."""
-    baseline: str | None = None
-    """The condition to compare the others with. Default: all pairs."""
-    outcomes: Sequence[str] = ()
-    """The outcomes that you planned, such as smile,p_happiness,valence: only these are compared,
-    and p is corrected for all of them together. Default: all, corrected by kind of measure."""
-    rest: str | None = None
-    """A resting interval in each clip, such as 0-5 or 0:30-1:00, whose mean is subtracted."""
-    grid: Positive | None = None
-    """Also write grid.csv and grid_means.csv, means over time in bins of this many seconds."""
-    uncertain: bool = False
-    """Also use uncertain faces in photos that have a certain face."""
-    figures: FigureKind | None = None
-    """Also write 85 mm wide figures of differences and means to OUTPUT/figures."""
-    output: Path = Path("comparison")
-    """The folder to write."""
-    overwrite: bool = False
-    """Replace existing results."""
-
-    def plan(self) -> Plan:
-        """Returns what is compared. Raises FerVitError for another form of `rest`."""
-        rest = None if self.rest is None else parse_rest(self.rest)
-        return Plan(self.by, self.person, self.baseline, self.outcomes, rest, self.uncertain)
 
 
 @takes(CompareOptions)
@@ -82,7 +40,7 @@ def compare(options: CompareOptions) -> Comparison:
     check_output(options.output, options.overwrite, files)
     if options.figures is not None:
         require("figures", "`--figures`")
-    study = read_study(options.data, options.plan(), options.columns)
+    study = read_study(options)
     comparison = compare_conditions(study, options.grid)
     paths = comparison.write(options.output, options.overwrite, options.figures)
     missing = map(printable, comparison.missing)

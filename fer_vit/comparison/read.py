@@ -5,7 +5,7 @@ N rows of the table, M measured faces, O photos or clips.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +33,10 @@ from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.options import Options, Positive
+from fer_vit.report.draw import FigureKind
 from fer_vit.stats.means import average
-from fer_vit.stats.series import Rest, RestInClips
+from fer_vit.stats.series import Rest, RestInClips, parse_rest
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.groups import describe_groups
 from fer_vit.tables.join import with_columns
@@ -46,32 +48,54 @@ MAX_BESIDE_BASELINE = 50  # most conditions when each is only compared with a ba
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compared: options of `fer-vit compare`.
+class CompareOptions(Options):
+    """Options of `compare`: the table, and what is compared.
 
-    Attributes:
-        by: The column with the conditions.
-        person: The column with the persons.
-        baseline: The condition to compare with all others; None: all pairs are compared.
-        outcomes: The planned outcomes: columns of the table such as `p_happiness`, `smile` and
-            `yaw`, or of measures.csv; several may be joined by commas. Empty: all are compared.
-        rest: The interval of rest in each clip; None: nothing is subtracted.
-        uncertain: Whether uncertain faces count in photos that have a certain face.
+    Raises:
+        FerVitError: The columns of conditions and persons are the same, or `rest` has another form.
     """
 
+    data: Path
+    """A table or folder of tables of `fer-vit predict`; Parquet also records the settings."""
+    _: KW_ONLY
     by: str
+    """The column with the condition or group."""
     person: str = "person"
+    """The column with the person. `path`: each photo or clip is one person."""
+    columns: Path | None = None
+    """A table with the column path and others, such as condition and person."""
     baseline: str | None = None
+    """The condition to compare the others with. Default: all pairs."""
     outcomes: Sequence[str] = ()
-    rest: Rest | None = None
+    """The outcomes that you planned, such as smile,p_happiness,valence: only these are compared,
+    and p is corrected for all of them together. Default: all, corrected by kind of measure."""
+    rest: str | None = None
+    """A resting interval in each clip, such as 0-5 or 0:30-1:00, whose mean is subtracted."""
+    grid: Positive | None = None
+    """Also write grid.csv and grid_means.csv, means over time in bins of this many seconds."""
     uncertain: bool = False
+    """Also use uncertain faces in photos that have a certain face."""
+    figures: FigureKind | None = None
+    """Also write 85 mm wide figures of differences and means to OUTPUT/figures."""
+    output: Path = Path("comparison")
+    """The folder to write."""
+    overwrite: bool = False
+    """Replace existing results."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.by == self.person:
             raise FerVitError(
                 f"Expected different columns in `--by` and `--person`, but both are {self.by}. "
                 "Name the column of the persons."
             )
+        if self.rest is not None:
+            parse_rest(self.rest)  # raises the error for another form
+
+    @property
+    def interval(self) -> Rest | None:
+        """The interval of rest in each clip; None: nothing is subtracted."""
+        return None if self.rest is None else parse_rest(self.rest)
 
     @property
     def planned(self) -> tuple[str, ...]:
@@ -90,24 +114,25 @@ class Plan:
         return ~is_missing(faces.columns[self.person]) & ~is_missing(faces.columns[self.by])
 
 
-def read_study(data: Path, plan: Plan, columns: Path | None = None) -> Study:
+def read_study(plan: CompareOptions) -> Study:
     """Reads a table of predictions, or a folder of tables, and the columns of another table.
 
     Raises:
         FerVitError: A table cannot be read or lacks a column, there are fewer than two conditions,
             no baseline, or no face in the interval of rest.
     """
+    data = plan.data
     faces = read_predictions(data, videos=True)
     check_predicted(data, faces)
     if not plan.uncertain:
         faces = leave_out_uncertain(faces)
     groups = (plan.by, plan.person)
-    faces = with_columns(faces, data, columns, groups)
+    faces = with_columns(faces, data, plan.columns, groups)
     notes = (*faces.notes, *describe_groups(faces, groups))
     return make_study(replace(faces, notes=notes, facts={"data": str(data), **faces.facts}), plan)
 
 
-def make_study(faces: Labelled, plan: Plan) -> Study:
+def make_study(faces: Labelled, plan: CompareOptions) -> Study:
     """Returns a study: the faces (N), averaged by photo or clip.
 
     Means and their changes from rest use the values before smoothing, since smoothing would mix
@@ -144,7 +169,7 @@ def make_study(faces: Labelled, plan: Plan) -> Study:
         faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
         planned=planned,
         model=model,
-        rest=plan.rest,
+        rest=plan.interval,
         without_rest=selected.without_rest,
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
         without_face=_count_without_face(faces, selected.in_rest, plan),
@@ -225,7 +250,9 @@ class Selected(NamedTuple):
     without_rest: tuple[str, ...]  # photos and clips without a face in the interval
 
 
-def _select_faces(faces: Labelled, assigned: Mask, seconds: Array, plan: Plan) -> Selected:
+def _select_faces(
+    faces: Labelled, assigned: Mask, seconds: Array, plan: CompareOptions
+) -> Selected:
     """Selects the faces to measure among the `assigned` faces (N,).
 
     With an interval of rest, a face is measured if it is outside of the interval and its clip has a
@@ -233,20 +260,21 @@ def _select_faces(faces: Labelled, assigned: Mask, seconds: Array, plan: Plan) -
     selected.
     """
     probabilities = _smoothed_probabilities(faces)  # (N, C)
-    if plan.rest is None:
+    interval = plan.interval
+    if interval is None:
         none = np.zeros(len(assigned), bool)
         return Selected(assigned, none, probabilities, subtract_rest=None, without_rest=())
 
     clips = _clips(faces, plan.person)
-    in_rest = plan.rest.contains(seconds)
-    rest = RestInClips(plan.rest, in_rest, clips)
+    in_rest = interval.contains(seconds)
+    rest = RestInClips(interval, in_rest, clips)
     changes = rest.change(probabilities)  # (N, C)
     has_rest = np.isfinite(changes).all(1)  # (N,)
     without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
     used = assigned & has_rest & ~in_rest
     if not used.any():
         raise FerVitError(
-            f"Expected clips with faces within and outside of `--rest {plan.rest}`, but no clip of "
+            f"Expected clips with faces within and outside of `--rest {interval}`, but no clip of "
             f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
         )
     return Selected(used, in_rest, changes, rest, tuple(without_rest))
@@ -279,7 +307,7 @@ def _smoothed_probabilities(faces: Labelled) -> Array:
     return probabilities
 
 
-def _count_without_face(faces: Labelled, in_rest: Mask, plan: Plan) -> dict[str, int]:
+def _count_without_face(faces: Labelled, in_rest: Mask, plan: CompareOptions) -> dict[str, int]:
     """Returns, by condition, the number of photos and frames of persons without a face.
 
     Frames within the interval of rest, `in_rest` (N,), do not count, nor do files that cannot be
@@ -292,7 +320,7 @@ def _count_without_face(faces: Labelled, in_rest: Mask, plan: Plan) -> dict[str,
     return dict(Counter(str(cell) for cell in faces.columns[plan.by][empty]))
 
 
-def _note_several(faces: Labelled, used: Mask, plan: Plan) -> list[str]:
+def _note_several(faces: Labelled, used: Mask, plan: CompareOptions) -> list[str]:
     """Returns a line if several faces of a photo or frame belong to one person.
 
     Some of these faces may be other people's.
@@ -312,7 +340,7 @@ def _note_several(faces: Labelled, used: Mask, plan: Plan) -> list[str]:
 # ---------------------------------------------------------------------------------- observations
 
 
-def _observe(faces: Labelled, used: Mask, plan: Plan) -> tuple[Observations, IntArray]:
+def _observe(faces: Labelled, used: Mask, plan: CompareOptions) -> tuple[Observations, IntArray]:
     """Groups the faces in a mask (N,) by person, condition, and photo or clip.
 
     Returns the observations, and the index of each face's observation (M,).
@@ -339,7 +367,7 @@ def _observe(faces: Labelled, used: Mask, plan: Plan) -> tuple[Observations, Int
     return observations, of_face
 
 
-def _order_conditions(names: list[str], plan: Plan) -> list[str]:
+def _order_conditions(names: list[str], plan: CompareOptions) -> list[str]:
     """Returns the sorted names of conditions with the baseline first; checks their number."""
     baseline = plan.baseline
     unknown_baseline = baseline is not None and baseline not in names
@@ -365,7 +393,7 @@ def _order_conditions(names: list[str], plan: Plan) -> list[str]:
     return names
 
 
-def _pair_conditions(names: Iterable[str], plan: Plan) -> list[Pair]:
+def _pair_conditions(names: Iterable[str], plan: CompareOptions) -> list[Pair]:
     """Returns the pairs of conditions to compare; raises FerVitError if two have the same name."""
     pairs = [Pair(*both) for both in combinations(names, 2)]
     if plan.baseline is not None:

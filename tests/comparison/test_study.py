@@ -17,7 +17,7 @@ from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.episodes import TRANSITIONS
 from fer_vit.comparison.measures import SHARES, Kind, Measure
 from fer_vit.comparison.page import clearness
-from fer_vit.comparison.read import Plan, read_study
+from fer_vit.comparison.read import CompareOptions, read_study
 from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.rows import Contrast
 from fer_vit.comparison.study import Study, choose_design
@@ -38,7 +38,15 @@ def study(
 ) -> Study:
     path = folder / "faces.csv"
     table.assign(confidence=table[["p_calm", "p_happy"]].max(axis=1)).to_csv(path, index=False)
-    return read_study(path, Plan("condition", "subject", baseline, outcomes, rest))
+    options = CompareOptions(
+        path,
+        by="condition",
+        person="subject",
+        baseline=baseline,
+        outcomes=outcomes,
+        rest=None if rest is None else str(rest),
+    )
+    return read_study(options)
 
 
 def contrasts(comparison: Comparison, kind: Kind) -> dict[str, Contrast]:
@@ -407,7 +415,11 @@ def test_outcomes_that_name_no_measure_are_one_line(
     table["confidence"] = table[["p_calm", "p_happy"]].max(axis=1)
     table.to_csv(tmp_path / "faces.csv", index=False)
     with pytest.raises(FerVitError, match=message):
-        read_study(tmp_path / "faces.csv", Plan("condition", "subject", outcomes=outcomes))
+        read_study(
+            CompareOptions(
+                tmp_path / "faces.csv", by="condition", person="subject", outcomes=outcomes
+            )
+        )
 
 
 def test_a_movement_is_preferred_where_labels_are_compared(
@@ -421,8 +433,10 @@ def test_a_movement_is_preferred_where_labels_are_compared(
         table[f"move_mouthSmile{side}"] = rng.random(len(table))
     table.to_csv(tmp_path / "faces.csv", index=False)
     for outcomes, hinted in (([], True), (["yaw"], False)):
-        plan = Plan("condition", "subject", outcomes=outcomes)
-        comparison = compare_conditions(read_study(tmp_path / "faces.csv", plan))
+        options = CompareOptions(
+            tmp_path / "faces.csv", by="condition", person="subject", outcomes=outcomes
+        )
+        comparison = compare_conditions(read_study(options))
         comparison.write(tmp_path / "c")
         page = (tmp_path / "c" / "results.md").read_text()
         assert ("prefer the movement" in page) == hinted
