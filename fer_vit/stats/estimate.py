@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 NO_RESULT = "-"  # the cell of a missing result
 ROUNDING_ERROR = 1e-12  # smaller differences are rounding errors, and are shown as 0
@@ -33,9 +33,9 @@ class Estimate:
         return {"mean": self.mean, "low": self.low, "high": self.high, self.over: self.n}
 
 
-def plain_estimates(results: Mapping[str, Any]) -> dict[str, Any]:
+def plain_estimates(results: Mapping[str, object]) -> dict[str, object]:
     """Returns nested results for JSON; each estimate becomes `Estimate.numbers`."""
-    plain: dict[str, Any] = {}
+    plain: dict[str, object] = {}
     for name, result in results.items():
         if isinstance(result, Estimate):
             plain[name] = result.numbers
