@@ -128,6 +128,7 @@ class TrainCLI(LightningCLI):
             help="What is trained: a classifier; or an encoder by masked pretraining, from which a "
             "classifier can start.",
         )
+        # argparse has no public list of its options, whose help is replaced below
         options = {action.dest: action for action in parser._actions}
         needed = ["model.network", "model.align", "model.template", "data.spec", "data.unlabelled"]
         if self.task == "classification":
