@@ -46,8 +46,6 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
 from fer_vit.system.untrusted import limit_memory
-from fer_vit.visualization.evidence import ExplainOptions
-from fer_vit.visualization.report import ReportOptions, write_report
 from fer_vit.visualization.report_parts import (
     DecodedPhoto,
     ReportFaces,
@@ -333,6 +331,10 @@ def write_explanations(
     `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
     longer be read.
     """
+    # not at the top: scipy, which intervals need, would stay in the memory of each worker
+    from fer_vit.visualization.evidence import ExplainOptions
+    from fer_vit.visualization.report import ReportOptions, write_report
+
     explained = ExplainOptions(choose_method(None), memory=EXPLAIN_MEMORY)
     report = JOB_FOLDER / "report"
     expected = photo_faces + faces.num_video_faces

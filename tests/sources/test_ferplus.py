@@ -160,8 +160,8 @@ def readings(ferplus_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     """The real FERPlus with thumbnails, by the kind of its labels."""
     place = tmp_path_factory.mktemp("ferplus") / "m.parquet"
     with unpacked(ferplus_zip, place) as (base, _):
-        soft = add_landmarks(ferplus.read(base, "soft"), None, 1)
-        majority = ferplus.read(base, "majority")
+        soft = add_landmarks(ferplus.read(base, labels="soft"), None, 1)
+        majority = ferplus.read(base, labels="majority")
     thumbnails = {row.name: row.thumbnail for row in soft.rows}  # of all faces with a majority, too
     rows = [replace(row, thumbnail=thumbnails[row.name]) for row in majority.rows]
     return {"soft": soft, "majority": replace(majority, rows=rows)}
