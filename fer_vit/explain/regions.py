@@ -20,7 +20,7 @@ def region_falls(
     """Returns how far the raw outputs fall (B, R, O) when each region is hidden.
 
     The pixels in the box of a hidden region get the mean colour of the crop, and its tokens are
-    left out. The fall is 0 for a missing region.
+    left out. The fall is 0 for a missing region, and for an impossible class, whose logit is -inf.
 
     Args:
         network: The network.
@@ -40,10 +40,10 @@ def region_falls(
         hidden = np.where(inside, colour, image)  # (B, S, S, 3)
         others = valid.copy()
         others[:, region] = False
-        # The logit of an impossible class is -inf with and without the region.
-        with np.errstate(invalid="ignore"):
-            falls[:, region] = np.nan_to_num(intact - network(hidden, others))
-    return falls * valid[..., None]
+        with np.errstate(invalid="ignore"):  # -inf minus -inf
+            fall = intact - network(hidden, others)  # (B, O)
+        falls[:, region] = np.where(np.isneginf(intact), 0.0, fall)
+    return np.where(valid[..., None], falls, 0.0)
 
 
 def normalized_shares(falls: Array, directions: Array) -> Array:

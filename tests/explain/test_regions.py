@@ -40,6 +40,21 @@ def test_a_hidden_region_has_the_mean_colour_and_no_token(rng: np.random.Generat
     assert np.all(falls[..., 3] == 0)
 
 
+def test_the_outputs_of_a_broken_engine_stay_visible() -> None:
+    """NaN does not become a region without a share."""
+    image = np.zeros((1, SIZE, SIZE, 3), np.uint8)
+
+    def network(image: Image, valid: Mask) -> Array:
+        return np.array([[np.nan, -np.inf, 1.0, -np.inf]])
+
+    intact = np.array([[1.0, -np.inf, 1.0, 1.0]])
+    (falls,) = region_falls(network, intact, image, BOXES[None], VALID[None])
+    np.testing.assert_equal(falls[:2], [[np.nan, 0, 0, np.inf]] * 2)
+    np.testing.assert_equal(falls[2], 0)  # is missing
+    shares = normalized_shares(falls[None], np.eye(4)[:, None])
+    assert not np.isfinite(shares[0]).any()
+
+
 def test_shares_are_spread_over_boxes(rng: np.random.Generator) -> None:
     falls = rng.normal(size=(1, 3, 2)) * VALID[:, None]
     shares = normalized_shares(falls, np.array([[[1.0, 0.0]], [[1.0, -1.0]]]))
