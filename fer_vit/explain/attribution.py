@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot, pad
+from torch.nn.functional import normalize, one_hot, pad
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.methods import HEAT_GRID, MEASURED, METHODS, find_method
+from fer_vit.explain.methods import MEASURED, METHODS, find_method
 from fer_vit.explain.regions import normalized_shares, region_falls
 from fer_vit.explain.trace import (
     Trace,
@@ -63,11 +63,6 @@ class Explanation(NamedTuple):
     scores: Tensor  # (B, T), the score of each token
     heat: Tensor  # (B, S, S), the heat of each pixel
     shares: Tensor  # (B, R), the share of each region; 0 for a missing region
-
-
-def average_heat(heat: Tensor) -> Tensor:
-    """Averages the heat of crops (B, S, S) to maps (B, HEAT_GRID, HEAT_GRID) for drawing."""
-    return adaptive_avg_pool2d(heat, HEAT_GRID)
 
 
 def explain(

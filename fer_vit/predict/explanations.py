@@ -84,12 +84,13 @@ class Explanations:
 
 
 def average_heat(heat: Array) -> Array:
-    """Averages the heat of a crop (S, S) to a map (HEAT_GRID, HEAT_GRID) for drawing."""
-    edges = np.arange(HEAT_GRID + 1) * len(heat) / HEAT_GRID
-    pixels = np.arange(len(heat))
+    """Averages the heat of crops (..., S, S) to maps (..., HEAT_GRID, HEAT_GRID) for drawing."""
+    size = heat.shape[-1]
+    edges = np.arange(HEAT_GRID + 1) * size / HEAT_GRID
+    pixels = np.arange(size)
     # (HEAT_GRID, S), how much of each cell is in each pixel of a row
     parts = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    weights = parts.clip(min=0) * HEAT_GRID / len(heat)
+    weights = parts.clip(min=0) * HEAT_GRID / size
     return np.asarray(weights @ heat @ weights.T)
 
 

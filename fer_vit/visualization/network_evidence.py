@@ -6,12 +6,13 @@ Shapes: B faces, R regions, V views of attention, L attention heads, E explained
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fer_vit.engine.torch_engine import to_inputs
 from fer_vit.engine.torch_threads import few_threads
-from fer_vit.explain.attribution import average_heat, explain_each
+from fer_vit.explain.attribution import explain_each
 from fer_vit.explain.methods import METHODS, find_method
 from fer_vit.explain.trace import Trace, attention_views, interactions, trace
 from fer_vit.faces import Crops
@@ -19,7 +20,7 @@ from fer_vit.geometry import Array
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.attention import ATTENTION, has_bf16
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.predict.explanations import attention_of
+from fer_vit.predict.explanations import attention_of, average_heat
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.records import Evidence, FaceTerms
 from fer_vit.visualization.evidence import ExplainOptions, Scores
@@ -68,7 +69,7 @@ def explain_scores(model: Recognizer, traced: Trace, options: ExplainOptions) ->
     with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
         explanations = explain_each(net, traced, options.method, directions)
     shares = _array(torch.stack([explanation.shares for explanation in explanations]))  # (E, B, R)
-    heat = _array(torch.stack([average_heat(explanation.heat) for explanation in explanations]))
+    heat = np.stack([average_heat(_array(explanation.heat)) for explanation in explanations])
     views = attention_views(traced)
     interacting = _array(interactions(net, traced))  # (B, R, R)
     terms = head_terms(net, traced)
