@@ -163,6 +163,7 @@ def test_a_resumed_run_keeps_the_best_checkpoint_of_the_previous_run(
         {"callbacks": {"x": "y"}},
         {"loops": {"fit_loop": 3}},
         {"optimizer_states": [3]},
+        {"optimizer_states": [{"param_groups": []}]},
     ],
 )
 def test_a_checkpoint_with_broken_parts_is_refused(
@@ -171,6 +172,42 @@ def test_a_checkpoint_with_broken_parts_is_refused(
     torch.save(state | change, bad)
     with pytest.raises(FerVitError, match=f"its {min(change)} are damaged"):
         load_checkpoint(bad)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "callbacks",
+        "global_step",
+        "loops",
+        "loops fit_loop",
+        "loops fit_loop epoch_progress",
+        "lr_schedulers",
+        "lr_schedulers 0 lr_lambdas",
+        "optimizer_states",
+        "optimizer_states 0 state",
+        "optimizer_states 0 param_groups",
+        "pytorch-lightning_version",
+    ],
+)
+def test_a_checkpoint_that_lacks_one_key_ends_a_resumed_run_with_one_line(
+    place: str,
+    state: dict[str, Any],
+    bad: Path,
+    faces: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    *above, key = place.split()
+    part: Any = state
+    for name in above:
+        part = part[int(name) if isinstance(part, list) else name]
+    del part[key]
+    torch.save(state, bad)
+    logs = f"--trainer.logger.init_args.save_dir={tmp_path}"
+    line = fails(capsys, "fit", f"--ckpt_path={bad}", faces, logs, "--trainer.max_epochs=2")
+    assert str(bad) in line
+    assert "Choose a checkpoint that `fer-vit fit` wrote" in line
 
 
 def updated(old: Any, change: Any) -> Any:
@@ -196,8 +233,8 @@ def updated(old: Any, change: Any) -> Any:
         ({"state_dict": {"net.vit.norm.bias": torch.zeros(1).expand(10**9)}}, "claims more"),
         ({"state_dict": {"net.vit.norm.bias": 1}}, "claims more"),
         ({"state_dict": {"net.vit.norm.bias": torch.full((32,), torch.nan)}}, "not finite"),
-        ({"state_dict": None}, "checkpoint of fer-vit"),
-        ({"hyper_parameters": [1]}, "checkpoint of fer-vit"),
+        ({"state_dict": None}, "not a fer-vit checkpoint"),
+        ({"hyper_parameters": [1]}, "not a fer-vit checkpoint"),
         ("200 blocks", "claims more"),
     ],
 )

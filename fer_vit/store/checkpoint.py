@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,12 +14,21 @@ from fer_vit.store.hub import MAX_CONFIG
 from fer_vit.store.stored_model import StoredModel, read_stored_model
 from fer_vit.texts import as_dict, check_permission
 
-SECTIONS: dict[str, type] = {  # Lightning's state for resuming; each section contains dictionaries
-    "callbacks": dict,
-    "loops": dict,
-    "optimizer_states": list,
-    "lr_schedulers": list,
+
+class Section(NamedTuple):
+    """A part of Lightning's state for resuming, which contains dictionaries."""
+
+    kind: type
+    keys: frozenset[str] = frozenset()  # what each dictionary needs
+
+
+SECTIONS = {
+    "callbacks": Section(dict),
+    "loops": Section(dict),
+    "optimizer_states": Section(list, frozenset({"state", "param_groups"})),
+    "lr_schedulers": Section(list),
 }
+VERSION = "pytorch-lightning_version"  # Lightning reads it whenever it loads a checkpoint
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -101,14 +110,20 @@ def all_are(values: Iterable[Any], kind: type) -> bool:
 
 
 def _check_sections(checkpoint: dict[str, Any], path: Path) -> None:
-    """Raises FerVitError when the state for resuming has other types than Lightning writes."""
-    for section, kind in SECTIONS.items():
-        parts = checkpoint.get(section, kind())
+    """Raises FerVitError when the state for resuming is not as Lightning writes it.
+
+    A section may be missing, because a model is loaded without the state.
+    """
+    for name, section in SECTIONS.items():
+        parts = checkpoint.get(name, section.kind())
         states = parts.values() if isinstance(parts, dict) else parts
-        if not isinstance(parts, kind) or not all_are(states, dict):
+        sound = isinstance(parts, section.kind) and all_are(states, dict)
+        if not sound or not all(section.keys <= state.keys() for state in states):
             raise ModelError(
-                f"{path}: its {section} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
+                f"{path}: its {name} are damaged. Choose a checkpoint that `fer-vit fit` wrote."
             )
+    if not isinstance(checkpoint.get(VERSION), str):
+        raise ModelError(f"{path} has no {VERSION}. Choose a checkpoint that `fer-vit fit` wrote.")
 
 
 def unpack_checkpoint(checkpoint: dict[str, Any], name: str | Path) -> StoredModel:

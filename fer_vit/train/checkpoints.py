@@ -14,10 +14,11 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from fer_vit.files import atomic_write, clear_remains_of
+from fer_vit.files import atomic_write, clear_remains_of, open_input
 from fer_vit.signals import handle_ending
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.log import log_once
+from fer_vit.train.resuming import find_best
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -178,15 +179,19 @@ def _resumed_state(
     search is new if the callback keeps several checkpoints.
     """
     folder = Path(callback.dirpath or "")
-    best = resumed_folder / Path(str(state["best_model_path"])).name
+    best = find_best(state, resumed_folder)
     score = plausible_score(state.get("best_model_score"), callback.monitor or "")
     keeps_best = callback.monitor and callback.save_top_k == 1
 
-    if keeps_best and score is not None and best.suffix == ".ckpt" and best.is_file():
+    if best and keeps_best and score is not None:
         path = str(folder / best.name)
-        if copy_file and best.parent.resolve() != folder.resolve():
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(best, path)
+        if copy_file and resumed_folder.resolve() != folder.resolve():
+            with (
+                open_input(best) as source,
+                atomic_write(Path(path)) as scratch,
+                scratch.open("wb") as target,
+            ):
+                shutil.copyfileobj(source, target)
         return {
             "dirpath": callback.dirpath,
             "best_model_path": path,
@@ -197,7 +202,7 @@ def _resumed_state(
             "last_model_path": "",
         }
 
-    if callback.monitor and state["best_model_path"]:
+    if callback.monitor and state.get("best_model_path"):
         log_once(
             f"There is no best checkpoint with a valid score in {resumed_folder}, the folder of "
             "the resumed one: the search for the best epoch starts over."
@@ -220,10 +225,10 @@ SHARES = ("accuracy", "accuracy_without_near_duplicates", "uar", "f1", "ece")  #
 def plausible_score(score: Any, monitor: str) -> torch.Tensor | None:
     """Returns a finite score that the metric can have, else None: checkpoints are untrusted."""
     try:
-        value = float(score)
-    except (TypeError, ValueError, RuntimeError):
+        value = torch.tensor(float(score))
+    except (OverflowError, TypeError, ValueError, RuntimeError):
         return None
     is_share = monitor.rpartition("/")[2] in SHARES
-    if not math.isfinite(value) or (is_share and not 0 <= value <= 1):
+    if not value.isfinite() or (is_share and not 0 <= value <= 1):
         return None
-    return torch.tensor(value)
+    return value

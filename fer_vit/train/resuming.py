@@ -4,6 +4,7 @@
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import lightning as L
 
 from fer_vit.errors import FerVitError, ModelError, short
+from fer_vit.store.checkpoint import SECTIONS
 from fer_vit.wording import counted
 
 
@@ -61,7 +63,10 @@ def check_resumed(
         if groups is not None:
             saved_groups = checkpoint["optimizer_states"][0]["param_groups"]
             same_groups = _group_sizes(saved_groups) == _group_sizes(groups)
-    except (LookupError, TypeError) as error:
+        missing = SECTIONS.keys() - checkpoint.keys()
+        if missing:
+            raise KeyError(*missing)
+    except (LookupError, OverflowError, TypeError, ValueError) as error:
         raise ModelError(
             f"{path} has no complete state of a run. Choose a checkpoint that `fer-vit fit` wrote, "
             f"or start a new run with `--model.init {path}` instead of `--ckpt_path`."
@@ -101,7 +106,7 @@ def _reached(count: int, limit: int | None) -> bool:
 
 
 def saved_progress(checkpoint: dict[str, Any]) -> Progress:
-    """Reads the progress from Lightning's state; raises LookupError or TypeError without it."""
+    """Reads the progress from Lightning's state; raises an error of Python for another state."""
     loop = checkpoint["loops"]["fit_loop"]
     epochs = loop["epoch_progress"]["current"]
     batches = loop["epoch_loop.batch_progress"]
@@ -153,14 +158,22 @@ def steps_left(trainer: L.Trainer) -> float:
 
 
 def saved_best(checkpoint: dict[str, Any], folder: Path, trainer: L.Trainer) -> Path | None:
-    """Returns the best checkpoint that a checkpoint records, if it is in `folder`.
-
-    Only the name is read: the path in a checkpoint may lead anywhere.
-    """
+    """Returns the best checkpoint that a checkpoint records, if it is in `folder`."""
     for callback in trainer.checkpoint_callbacks:
-        state = checkpoint["callbacks"].get(callback.state_key, {})
-        name = Path(str(state.get("best_model_path") or "none")).name
-        best = folder / name
-        if best.suffix == ".ckpt" and best.name != "last.ckpt" and best.is_file():
+        best = find_best(checkpoint["callbacks"].get(callback.state_key, {}), folder)
+        if best:
             return best
     return None
+
+
+def find_best(state: Mapping[str, Any], folder: Path) -> Path | None:
+    """Returns the best checkpoint that the state of a callback records, if it is in `folder`.
+
+    Only the name is read: the path in a checkpoint may lead anywhere, as a link may. `last.ckpt`
+    is never the best: each epoch replaces it.
+    """
+    best = folder / Path(str(state.get("best_model_path") or "none")).name
+    if best.suffix != ".ckpt" or best.name == "last.ckpt":
+        return None
+    # isfile is also false for a name that no file system allows
+    return best if os.path.isfile(best) and not best.is_symlink() else None

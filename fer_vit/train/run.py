@@ -3,6 +3,7 @@
 import copy
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.flop_counter import FlopCounterMode
 
-from fer_vit.errors import FerVitError
+from fer_vit.errors import FerVitError, ModelError
 from fer_vit.model.attention import use_fused_attention
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.train.checkpoints import EndedBySignal, newest_checkpoint
@@ -58,7 +59,7 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
     If this process fails, its child processes are ended: they would wait for it forever.
 
     Raises:
-        FerVitError: Another process of the run died.
+        FerVitError: Another process of the run died, or the checkpoint is damaged.
         SystemExit: A signal has ended the run.
     """
     if verb == "fit":
@@ -67,6 +68,11 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
         getattr(trainer, verb)(model, **options)
     except BaseException as error:
         end_children(trainer)
+        if isinstance(error, AttributeError | LookupError | TypeError) and in_restoring(error):
+            raise ModelError(
+                f"{trainer.ckpt_path} cannot be restored ({type(error).__name__}: {error}). "
+                "Choose a checkpoint that `fer-vit fit` wrote."
+            ) from error
         received = ending_signal(error)
         is_lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
         if received is None and not is_lost:
@@ -85,6 +91,16 @@ def run_trainer(verb: str, trainer: L.Trainer, model: RegionViTModule, **options
         name = "Ctrl-C" if received == signal.SIGINT else received.name
         log_once(f"Ended by {name}.{advice}")
         sys.exit(128 + received)
+
+
+# The methods with which Lightning's Trainer restores a checkpoint.
+RESTORING = ("_restore_modules_and_callbacks", "restore_training_state")
+
+
+def in_restoring(error: BaseException) -> bool:
+    """Returns whether an error was raised while Lightning restored a checkpoint."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name in RESTORING for frame, _ in frames)
 
 
 def end_children(trainer: L.Trainer) -> None:

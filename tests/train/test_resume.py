@@ -166,7 +166,9 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(
     assert best.exists()
 
 
-@pytest.mark.parametrize("score", [1e9, -1.0, math.nan, math.inf, "0.5x", None, [1.0, 0.5]])
+@pytest.mark.parametrize(
+    "score", [1e9, -1.0, math.nan, math.inf, 10**400, "0.5x", None, [1.0, 0.5]]
+)
 def test_plausible_score_is_none_for_what_no_accuracy_can_be(score: object) -> None:
     assert plausible_score(score, "val/accuracy") is None
 
@@ -229,6 +231,44 @@ def test_what_a_killed_run_left_beside_a_checkpoint_is_removed(
     assert not stale.exists()
     assert state["best_model_path"] == ""
     assert str(tmp_path / "given") in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("state", "beside"),
+    [
+        ({"best_model_path": "x/last.ckpt"}, "last.ckpt"),
+        ({"best_model_path": "x/link.ckpt"}, "link.ckpt"),
+        ({"best_model_path": f"{'x' * 300}.ckpt"}, "best.ckpt"),
+        ({}, "best.ckpt"),
+        ({"best_model_path": "x/best.ckpt"}, "best.ckpt"),
+    ],
+    ids=["last", "link", "long", "none", "best"],
+)
+def test_the_best_checkpoint_of_a_resumed_run_is_a_file_beside_it(
+    state: dict[str, Any], beside: str, tmp_path: Path
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    file = given / beside
+    if beside == "link.ckpt":
+        (tmp_path / "secret.ckpt").write_bytes(b"secret")
+        file.symlink_to(tmp_path / "secret.ckpt")
+    else:
+        file.write_bytes(b"weights")
+    trainer = Mock(ckpt_path=str(given / "given.ckpt"), is_global_zero=True)
+    best = ModelCheckpoint(dirpath=tmp_path / "new", filename="best", monitor="val/accuracy")
+    trainer.checkpoint_callbacks = [best]
+    resumed = {"best_model_score": torch.tensor(0.999), **state}
+    LastCheckpoint().on_load_checkpoint(trainer, Mock(), {"callbacks": {best.state_key: resumed}})
+    copy = tmp_path / "new" / "best.ckpt"
+    if state.get("best_model_path") == "x/best.ckpt":
+        assert resumed["best_model_path"] == str(copy)
+        assert copy.read_bytes() == b"weights"
+        assert list(copy.parent.iterdir()) == [copy]
+    else:
+        assert resumed["best_model_path"] == ""
+        assert resumed["best_model_score"] is None
+        assert not copy.parent.exists()
 
 
 @pytest.mark.parametrize("place", ["precious", "local://precious", "new/../precious"])
