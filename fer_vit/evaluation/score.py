@@ -46,7 +46,7 @@ from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, susp
 from fer_vit.stats.tests import GroupTest, compare_means, group_tests, mcnemar
 from fer_vit.tables.groups import describe_groups
 from fer_vit.tables.join import align
-from fer_vit.tables.labelled import Labelled
+from fer_vit.tables.labelled import Labelled, has_values
 
 MIN_VOTES = 6  # faces with this many votes or fewer share a row
 MAX_VOTES = 10  # faces with this many votes or more share a row
@@ -266,7 +266,7 @@ def compare_models(faces: Labelled, against: Array) -> list[Row]:
 
     `against` are the other model's probabilities (N, C), NaN for an image without a face.
     """
-    both = faces.predicted & np.isfinite(against[:, 0])
+    both = faces.predicted & has_values(against)
     faces = faces.take(both)
     against = against[both]
     assert faces.targets is not None

@@ -25,7 +25,12 @@ BOX_MARGIN = 0.15  # margin on each side of a face's box, as a fraction of the b
 MOMENT_COLUMNS = ("frame", "seconds")  # empty for photos
 
 
-class Pair(NamedTuple):
+def has_values(values: Array) -> Mask:
+    """Returns whether each row (N,) of values (N, K) has any. A row without a face has none."""
+    return np.asarray(np.isfinite(values).any(1))
+
+
+class Targeted(NamedTuple):
     """The values of a further output, and the targets of the data."""
 
     values: Array  # (N,); NaN for an image without a face
@@ -37,12 +42,14 @@ class Pair(NamedTuple):
         return np.abs(self.values - self.targets)
 
 
-def pair_outputs(values: Mapping[str, Array], targets: Mapping[str, Array]) -> dict[Output, Pair]:
+def pair_outputs(
+    values: Mapping[str, Array], targets: Mapping[str, Array]
+) -> dict[Output, Targeted]:
     """Returns the outputs among columns that have both values (N,) and targets (N,)."""
     pairs = {}
     for output in HeadOutputs.among(column for column in targets if column in values):
         column = output.column
-        pairs[output] = Pair(*output.kind.comparable(values[column], targets[column]))
+        pairs[output] = Targeted(*output.kind.comparable(values[column], targets[column]))
     return pairs
 
 
@@ -77,12 +84,13 @@ class Labelled:
     rows: IntArray  # (N,), the index in the manifest or table
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
-    outputs: dict[Output, Pair] = field(default_factory=dict)  # further outputs with targets
+    outputs: dict[Output, Targeted] = field(default_factory=dict)  # further outputs with targets
 
     def take(self, which: NDArray[Any]) -> Self:
         """Returns some of the faces, by a mask or indices."""
         pairs = {
-            output: Pair(*(array[which] for array in pair)) for output, pair in self.outputs.items()
+            output: Targeted(*(array[which] for array in pair))
+            for output, pair in self.outputs.items()
         }
         return replace(
             self,
@@ -140,7 +148,7 @@ class Labelled:
     @property
     def predicted(self) -> Mask:
         """Whether each face has probabilities (N,)."""
-        return np.isfinite(self.probabilities[:, 0])
+        return has_values(self.probabilities)
 
     @property
     def labelled(self) -> Mask:
@@ -222,7 +230,7 @@ def join_labelled(parts: Sequence[Labelled]) -> Labelled:
     outputs = {}
     for output in first.outputs:
         pairs = [part.outputs[output] for part in parts]
-        outputs[output] = Pair(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
+        outputs[output] = Targeted(*(np.concatenate(arrays) for arrays in zip(*pairs, strict=True)))
     return replace(
         first,
         paths=joined("paths"),

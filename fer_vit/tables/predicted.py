@@ -37,7 +37,7 @@ from fer_vit.tables.cells import (
     read_numbers,
     read_paths,
 )
-from fer_vit.tables.labelled import Columns, Labelled
+from fer_vit.tables.labelled import Columns, Labelled, has_values
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import one_spelling
 from fer_vit.tables.read import Table, read_table
@@ -106,7 +106,7 @@ def type_columns(table: Table) -> Labelled:
     if not facts:
         origins = _origins(columns)
         facts = {name: " and ".join(values) for name, values in origins.items() if values}
-    detected = np.asarray(np.isfinite(probabilities).all(1))
+    detected = has_values(probabilities)
     if "score" in columns:
         detected &= columns["score"] != NOT_FOUND
     decimal = ["decimal commas"] if decimal_mark == "," else []

@@ -12,7 +12,7 @@ from fer_vit.errors import TableError, short
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.tables.cells import is_missing
-from fer_vit.tables.labelled import MOMENT_COLUMNS, Labelled
+from fer_vit.tables.labelled import MOMENT_COLUMNS, Labelled, has_values
 from fer_vit.tables.layout import PATH, Source
 
 SUM_TOLERANCE = 0.01  # most distance from 1 of the sum of rounded probabilities
@@ -34,11 +34,6 @@ class Rule(NamedTuple):
     problem: str
 
 
-def has_face(table: Labelled) -> Mask:
-    """Returns whether each row (N,) has a probability."""
-    return np.asarray(np.isfinite(table.probabilities).any(1))
-
-
 def is_empty(table: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) of a column is empty."""
     return is_missing(table.columns[column])
@@ -46,14 +41,28 @@ def is_empty(table: Labelled, column: str) -> Mask:
 
 def is_empty_beside_face(table: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) is empty, but the row has probabilities."""
-    return is_empty(table, column) & has_face(table)
+    return is_empty(table, column) & table.predicted
 
 
 def is_no_distribution(table: Labelled, column: str) -> Mask:
     """Returns whether the probabilities of each row (N,) with a confidence do not sum to 1."""
-    shares = table.probabilities
-    is_valid = (shares >= 0).all(1) & (abs(shares.sum(1) - 1) < SUM_TOLERANCE)
-    return np.asarray(~is_empty(table, column) & ~is_valid)
+    return ~is_empty(table, column) & ~are_distributions(table.probabilities)
+
+
+def is_no_average(table: Labelled, column: str) -> Mask:
+    """Returns whether the smoothed probabilities of each row (N,) that has any do not sum to 1."""
+    averages = smoothed(table)
+    return has_values(averages) & ~are_distributions(averages)
+
+
+def are_distributions(shares: Array) -> Mask:
+    """Returns whether the shares (N, C) of each row (N,) are valid and sum to 1."""
+    return np.asarray((shares >= 0).all(1) & (abs(shares.sum(1) - 1) < SUM_TOLERANCE))
+
+
+def smoothed(table: Labelled) -> Array:
+    """Returns the smoothed probabilities (N, C), NaN for photos and rows without a face."""
+    return np.column_stack([table.numbers(SMOOTHED + label) for label in table.labels])
 
 
 def is_no_label(table: Labelled, column: str) -> Mask:
@@ -63,11 +72,15 @@ def is_no_label(table: Labelled, column: str) -> Mask:
 
 
 def is_less_probable(table: Labelled, column: str) -> Mask:
-    """Returns whether the label of each row (N,) is less probable than another expression."""
+    """Returns whether the label of each row (N,) is less probable than another expression.
+
+    A smoothed label is compared with smoothed probabilities.
+    """
+    shares = smoothed(table) if column == SMOOTHED_LABEL else table.probabilities
     index = {label: number for number, label in enumerate(table.labels)}
-    rows = np.flatnonzero(has_face(table) & ~is_empty(table, column))
+    rows = np.flatnonzero(has_values(shares) & ~is_empty(table, column))
     chosen = [index[label] for label in table.columns[column][rows]]
-    shares = table.probabilities[rows]
+    shares = shares[rows]
     wrong = np.zeros(len(table.paths), bool)
     wrong[rows] = shares[np.arange(len(rows)), chosen] < shares.max(1) - SUM_TOLERANCE
     return wrong
@@ -75,7 +88,7 @@ def is_less_probable(table: Labelled, column: str) -> Mask:
 
 def is_in_clip(table: Labelled) -> Mask:
     """Returns whether each row (N,) is a face of a clip."""
-    return ~is_empty(table, "face") & ~is_empty(table, "seconds")
+    return table.predicted & ~is_empty(table, "seconds")
 
 
 def is_empty_in_clip(table: Labelled, column: str) -> Mask:
@@ -89,8 +102,7 @@ def has_lost_its_label(table: Labelled, column: str) -> Mask:
     Faces below `--min_confidence` of `predict` have no label; all other faces have one.
     """
     in_clip = is_in_clip(table)
-    averages = np.column_stack([table.numbers(SMOOTHED + label) for label in table.labels])
-    largest = np.where(in_clip[:, None], averages, np.nan).max(1)  # (N,)
+    largest = np.where(in_clip[:, None], smoothed(table), np.nan).max(1)  # (N,)
     unlabelled = in_clip & is_empty(table, column)
     least = largest[in_clip & ~unlabelled].min(initial=np.inf)
     return np.asarray(unlabelled & (largest > least))
@@ -126,7 +138,17 @@ RULES = (
         "and move labels that people gave to another column.",
     ),
 )
-# Rules of tables with clips, from which durations of expressions are computed.
+# Rules of tables with clips, from which series and durations of expressions are computed.
+NO_AVERAGE = (
+    "expected smoothed probabilities of {labels} that sum to 1. Restore them as `predict` wrote "
+    "them."
+)
+LESS_PROBABLE_ON_AVERAGE = Rule(
+    SMOOTHED_LABEL,
+    is_less_probable,
+    "expected the most probable smoothed expression in `{column}`. Restore it, and move labels "
+    "that people gave to another column.",
+)
 LOST_LABEL = Rule(
     SMOOTHED_LABEL,
     has_lost_its_label,
@@ -146,8 +168,9 @@ def check_rows(table: Labelled, source: Source, videos: bool) -> None:
             f"{source.path} has frames of videos, but `evaluate` needs photos. Predict photos only."
         )
     rules = [*RULES]
+    averages = [SMOOTHED + label for label in table.labels]
     if videos and SMOOTHED_LABEL in table.columns:
-        needed = [*CLIP_COLUMNS, *(SMOOTHED + label for label in table.labels)]
+        needed = [*CLIP_COLUMNS, *averages]
         missing = [name for name in needed if name not in table.columns]
         if missing:
             raise TableError(
@@ -156,7 +179,10 @@ def check_rows(table: Labelled, source: Source, videos: bool) -> None:
                 "as well."
             )
         rules += [Rule(name, is_empty_in_clip, EMPTY) for name in needed]
-        rules.append(LOST_LABEL)
+    if videos:
+        present = [name for name in averages if name in table.columns]
+        rules += [Rule(name, is_no_average, NO_AVERAGE) for name in present[:1]]  # of all at once
+        rules += [LOST_LABEL, LESS_PROBABLE_ON_AVERAGE]
     labels = short(", ".join(table.labels))
     for column, is_broken, problem in rules:
         if column not in table.columns:

@@ -29,7 +29,7 @@ from fer_vit.stats import bootstrap
 from fer_vit.stats.measures import measure, measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.store.model_folder import load_network, save_network
-from fer_vit.tables.labelled import Labelled, Pair, pair_outputs
+from fer_vit.tables.labelled import Labelled, Targeted, pair_outputs
 from tests.helpers.commands import fails, run
 
 RNG = np.random.default_rng(0)
@@ -325,8 +325,8 @@ def altered() -> AlteredOutputs:
         columns={},
         rows=np.arange(60),
         outputs={
-            Output("movements", "a"): Pair(views[:, 0], target[:, 0]),
-            Output("movements", "b"): Pair(views[:, 1], target[:, 1]),
+            Output("movements", "a"): Targeted(views[:, 0], target[:, 0]),
+            Output("movements", "b"): Targeted(views[:, 1], target[:, 1]),
         },
     )
     with pytest.MonkeyPatch.context() as patch:

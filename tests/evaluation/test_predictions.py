@@ -253,6 +253,41 @@ def test_a_deleted_label_of_a_clip_is_named(tmp_path: Path) -> None:
         read_predictions(write(tmp_path / "t.csv", rows), videos=True)
 
 
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        ({"label_smoothed": "surprise"}, "most probable smoothed expression in `label_smoothed`"),
+        ({"smoothed_neutral": 7}, "smoothed probabilities"),
+        ({"smoothed_neutral": 4.0, "smoothed_happiness": -3.07}, "smoothed probabilities"),
+        ({"face": None}, "value in `face`"),
+    ],
+)
+def test_edited_averages_of_clips_are_refused(
+    edit: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    """Series and durations of `compare` come from them."""
+    rows = rows_with_unsure_frames()
+    rows[1] |= edit
+    with pytest.raises(TableError, match=f"row 2 .*{named}"):
+        read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+    if "smoothed_neutral" in edit:  # series need no smoothed label
+        for row in rows:
+            del row["label_smoothed"]
+        with pytest.raises(TableError, match=f"row 2 .*{named}"):
+            read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+
+
+def test_clips_beside_photos_and_rounded_averages_are_accepted(tmp_path: Path) -> None:
+    """A photo has no average, and of two equal averages either has the label."""
+    rows = rows_of()
+    averages = {"smoothed_neutral": 0.34, "smoothed_happiness": 0.34, "smoothed_surprise": 0.321}
+    rows[0] |= averages | {"label_smoothed": "happiness"}
+    empty = dict.fromkeys(("frame", "seconds", "track", "label_smoothed", *averages))
+    rows.append(rows[0] | empty | {"path": "a.png"})
+    faces = read_predictions(write(tmp_path / "t.csv", rows), videos=True)
+    assert faces.predicted.all()
+
+
 def test_a_column_of_persons_is_no_probability(tmp_path: Path) -> None:
     rows = [photo("a.png", p_id="S1"), photo("b.png", p_id="S2")]
     with pytest.raises(FerVitError, match=r"column `p_id` of .*Rename"):

@@ -54,7 +54,7 @@ from fer_vit.stats.tests import (
     standard_error,
     t_p,
 )
-from fer_vit.tables.labelled import Labelled, Pair
+from fer_vit.tables.labelled import Labelled, Targeted
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -844,7 +844,7 @@ def test_intervals_of_few_photos_have_a_warning(count: int, warned: bool) -> Non
 def test_a_head_without_targets_is_named_below_the_scores() -> None:
     made = faces(np.ones(9, bool))
     unknown = np.full(9, np.nan)
-    with_head = replace(made, outputs={Output("pose", "yaw"): Pair(np.zeros(9), unknown)})
+    with_head = replace(made, outputs={Output("pose", "yaw"): Targeted(np.zeros(9), unknown)})
     plain = score(made).text
     text = score(with_head).text
     line = "- Not measured, since no face has a target: pose.\n\n"
@@ -856,8 +856,8 @@ def test_a_further_output_without_targets_has_no_bar(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     target = rng.normal(size=9)
     outputs = {
-        Output("pose", "yaw"): Pair(target, target),
-        Output("pose", "pitch"): Pair(target, np.full(9, np.nan)),
+        Output("pose", "yaw"): Targeted(target, target),
+        Output("pose", "pitch"): Targeted(target, np.full(9, np.nan)),
     }
     results = score(replace(faces(np.ones(9, bool)), outputs=outputs))
     results.write(tmp_path / "e")
