@@ -439,7 +439,10 @@ def face_fields(
 
 @lru_cache(maxsize=64)
 def fields_by_name(labels: tuple[str, ...], outputs: HeadOutputs) -> Mapping[str, Field]:
-    """Returns the columns of a table of faces with videos and without features, by name."""
+    """Returns the columns of a table of faces with videos and without features, by name.
+
+    Outputs with other r have the same columns, and so the same entry of the cache.
+    """
     return {field.name: field for field in face_fields(labels, outputs, videos=True)}
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from fer_vit.angles import join_directions, values_near
 from fer_vit.errors import FerVitError, short
 from fer_vit.geometry import Array, Mask
+from fer_vit.labels import check_labels
 
 EXPRESSION = "expression"
 MOVEMENTS = "movements"
@@ -346,8 +348,8 @@ def find_output(column: str) -> Output | None:
     """Returns the output in a column; None for another column."""
     for name, head in HEADS.items():
         output = column.removeprefix(head.prefix)
-        # a head without `outputs` accepts any name
-        if column.startswith(head.prefix) and (not head.outputs or output in head.outputs):
+        is_named = output in head.outputs if head.outputs else bool(output)
+        if column.startswith(head.prefix) and is_named:
             return Output(name, output)
     return None
 
@@ -373,10 +375,28 @@ class Mean(NamedTuple):
 class HeadOutputs:
     """The outputs of a model, a data set or a table, in order.
 
-    The outputs of one head follow each other.
+    The outputs of one head follow each other, and differ in more than case. Otherwise, the
+    constructor raises ValueError or FerVitError, respectively.
+
+    As for `Output`, r has no effect on whether two are equal.
     """
 
     outputs: tuple[Output, ...] = ()
+
+    def __post_init__(self) -> None:
+        heads = [head for head, _ in groupby(output.head for output in self.outputs)]
+        if len(set(heads)) < len(heads):
+            raise ValueError("Expected the outputs of each head one after the other.")
+        spellings: dict[tuple[str, str], str] = {}
+        for output in self.outputs:
+            key = (output.head, output.name.casefold())
+            if key in spellings:
+                raise FerVitError(
+                    f"Expected one spelling of each output of {output.head}, but got "
+                    f"{short(spellings[key])} and {short(output.name)}. Keep one of them, or give "
+                    "both one spelling."
+                )
+            spellings[key] = output.name
 
     @classmethod
     def among(cls, columns: Iterable[str]) -> "HeadOutputs":
@@ -400,21 +420,20 @@ class HeadOutputs:
         for head, of_head in names.items():
             if head not in HEADS:
                 raise FerVitError(
-                    f"{owner}: expected a head of {', '.join(HEADS)}, but got {head}."
+                    f"{owner}: expected a head of {', '.join(HEADS)}, but got {short(head)}."
                 )
+            check_labels(of_head, owner, f"outputs of {head}")
             allowed = HEADS[head].outputs
             if allowed and not set(of_head) <= set(allowed):
                 raise FerVitError(
                     f"{owner}: expected outputs of {head} among {', '.join(allowed)}, "
-                    f"but got {', '.join(of_head)}."
-                )
-            if not of_head or len({name.casefold() for name in of_head}) < len(of_head):
-                actual = ", ".join(of_head) or "none"
-                raise FerVitError(
-                    f"{owner}: expected one or more distinct outputs of {head}, but got {actual}."
+                    f"but got {short(', '.join(of_head))}."
                 )
             outputs += [Output(head, name) for name in of_head]
-        return cls(tuple(outputs))
+        try:
+            return cls(tuple(outputs))
+        except FerVitError as error:
+            raise FerVitError(f"{owner}: {error}") from error
 
     @classmethod
     def _by_heads(cls, outputs: Iterable[Output]) -> "HeadOutputs":
@@ -525,15 +544,7 @@ class HeadOutputs:
 
         Raises FerVitError when two spellings of an output differ in case.
         """
-        merged: dict[tuple[str, str], Output] = {}
-        for output in (*self.outputs, *other.outputs):
-            first = merged.setdefault((output.head, output.name.casefold()), output)
-            if first != output:
-                raise FerVitError(
-                    f"Expected one spelling of each output of {output.head}, but got {first.name} "
-                    f"and {output.name}. Prepare the data set with the same spelling."
-                )
-        return self._by_heads(merged.values())
+        return self._by_heads(dict.fromkeys((*self.outputs, *other.outputs)))
 
 
 NO_OUTPUTS = HeadOutputs()

@@ -131,18 +131,21 @@ def read_prior(prior: str | Path | Mapping[str, float], classes: Sequence[str]) 
     return {name: shares[name] / total for name in classes}
 
 
-def check_labels(labels: Sequence[object], path: object) -> None:
-    """Raises FerVitError when labels from a file or folder are unreadable or not distinct."""
+def check_labels(labels: Sequence[object], path: object, what: str = "labels") -> None:
+    """Raises FerVitError when labels from a file or folder are unreadable or not distinct.
+
+    Names of outputs obey the same rule; `what` is the word for them in messages.
+    """
     for label in labels:
         if not _is_readable(label):
             raise FerVitError(
-                f"{path}: expected labels of 1 to 100 printable characters, "
+                f"{path}: expected {what} of 1 to 100 printable characters, "
                 f"but got {short(ascii(label))}."
             )
     if not 0 < len(set(labels)) == len(labels) <= 1000:
         actual = short(", ".join(map(str, labels)) or "none")
         raise FerVitError(
-            f"{path}: expected 1 to 1,000 labels that differ from each other, but got {actual}."
+            f"{path}: expected 1 to 1,000 {what} that differ from each other, but got {actual}."
         )
 
 

@@ -115,6 +115,7 @@ def test_the_output_of_each_column_of_a_head_is_found() -> None:
             assert output == Output(name, output_name)
             assert output.column == head.prefix + output_name
     assert find_output("expression") is None
+    assert find_output("move_") is None
     mixed = HeadOutputs.among(["yaw", "path", "valence", "move_x", "roll"])
     assert mixed.plain == {"movements": ["x"], "pose": ["yaw", "roll"], "affect": ["valence"]}
     assert mixed.columns == ("move_x", "yaw", "roll", "valence")
@@ -365,11 +366,27 @@ def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:
         ({"pose": ["yaw", "tilt"]}, "tilt"),
         ({"movements": []}, "movements"),
         ({"movements": ["a", "a"]}, "a, a"),
+        ({"movements": ["a", "b", "A"]}, "model: .*a and A"),
+        ({"movements": [""]}, "printable"),
+        ({"movements": ["a\x1b[31m\n"]}, r"a\\x1b\[31m\\n"),
+        ({"movements": ["x" * 101]}, "100"),
     ],
 )
 def test_unknown_heads_and_outputs_are_refused(outputs: dict[str, list[str]], named: str) -> None:
     with pytest.raises(FerVitError, match=named):
         HeadOutputs.of_names(outputs, "model")
+
+
+@pytest.mark.parametrize("columns", [["move_A", "move_a"], ["yaw", "valence", "yaw"]])
+def test_an_output_of_columns_has_one_spelling(columns: list[str]) -> None:
+    with pytest.raises(FerVitError, match="one spelling"):
+        HeadOutputs.among(columns)
+
+
+def test_outputs_of_a_head_follow_each_other() -> None:
+    yaw, valence = HeadOutputs.among(["yaw", "valence"])
+    with pytest.raises(ValueError, match="one after the other"):
+        HeadOutputs((yaw, valence, Output("pose", "roll")))
 
 
 def test_values_of_several_heads_are_converted_to_the_photo_in_order() -> None:

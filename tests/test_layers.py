@@ -16,9 +16,11 @@ PACKAGE = Path(__file__).parents[1] / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
     {"angles", "files", "numbered"},
-    {"extras", "heads", "texts", "times", "wording"},
+    {"extras", "texts", "times", "wording"},
+    {"labels"},
+    {"heads"},
     {
-        *("conformal", "fields", "imports", "labels", "listing", "losses"),
+        *("conformal", "fields", "imports", "listing", "losses"),
         *("options", "pickles", "processes", "stats"),
     },
     {"faces"},

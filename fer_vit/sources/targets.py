@@ -220,7 +220,7 @@ def read_column(name: str) -> Column | None:
         return Column(name, output, action_unit=True, scale=scale)
     for spelled in (name, name.lower()):
         found = find_output(spelled)
-        if found and found.name:  # "" for the column `move_`
+        if found:
             return Column(name, found, scale=1.0)
     return None
 

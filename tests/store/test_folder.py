@@ -335,7 +335,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ),
         ({"outputs": {"gaze": ["x"]}}, "a head of .*gaze"),
         ({"outputs": {"pose": ["tilt"]}}, " pose .*tilt"),
-        ({"outputs": {"movements": ["<b>"] * 2}}, "distinct outputs of movements"),
+        ({"outputs": {"movements": ["<b>"] * 2}}, "outputs of movements that differ"),
         ({"outputs": {"movements": ["jawOpen"]}}, "not in the file|missing|heads.movements"),
         ({"outputs": {"movements": "jawOpen"}}, "list of names"),
         ({"outputs": []}, "list of names"),
