@@ -25,8 +25,10 @@ from fer_vit.predict.photos import PhotoOptions
 from fer_vit.processes import read_ahead
 
 FRAMES_AHEAD = 3  # most frames that are decoded before they are needed
-# Most bytes of such frames, and of frames that wait for faces in later frames. A frame of 4K has
-# 25 MB, and a frame of 8K has 100 MB. One frame is held in any case.
+# Most bytes of such frames, and again of frames that a search ahead of its turn takes; and most
+# bytes of frames that wait for faces in later frames. One frame of each kind is held in any case.
+# With the frames on their way between these, up to 14 frames of 4K (25 MB each) or 7 frames of 8K
+# (100 MB each, 700 MB in all) are held, besides those of the decoder.
 MAX_BYTES_AHEAD = 80_000_000
 MAX_WAITING_BYTES = 260_000_000
 

@@ -4,6 +4,7 @@ with a drawn and the real detector.
 
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice, permutations
@@ -22,6 +23,7 @@ from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED, UNREADABLE_VIDEO
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
 from fer_vit.geometry import TEMPLATE, Array, Image
+from fer_vit.predict import video
 from fer_vit.predict.frames import Frame
 from fer_vit.predict.photos import PhotoOptions, read_batches
 from fer_vit.predict.video import MAX_GAP, MAX_WAITING, Tracker, VideoReader, assign, track_faces
@@ -154,6 +156,59 @@ def test_searches_ahead_of_their_turn_change_no_row(every: int) -> None:
         with pytest.raises(ImageError):
             next(until_damage)
     assert rows[0] == rows[1]
+
+
+@squares
+@pytest.mark.parametrize("parallel", [False, True])
+def test_frames_before_an_error_of_the_detector_are_kept(parallel: bool) -> None:
+    class Failing(Blobs):
+        def detect(self, image: Image) -> list[Detection]:
+            if image[0, 0, 0] == 1:
+                raise ImageError("the detector failed")
+            return super().detect(image)
+
+    def frames() -> Iterator[Frame]:
+        for number in range(30):
+            image = stage((50, 100))
+            image[0, 0] = number == 15  # a frame that is searched
+            yield Frame(image, number, number / 25)
+
+    detector = Failing()
+    detector.parallel = parallel
+    found = tracked(detector, frames(), 5, fill=True)
+    before = list(islice(found, 15))
+    assert [faces.infos[0].frame for faces in before] == [*range(15)]
+    assert [len(faces) for faces in before] == [1] * 15
+    with pytest.raises(ImageError, match="the detector failed"):
+        next(found)
+
+
+@squares
+@pytest.mark.parametrize(("megabytes", "most"), [(25, 14), (100, 7)])
+def test_few_large_frames_are_held(
+    megabytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames are small, and the limits of bytes are scaled to them."""
+    scale = stage().nbytes / (megabytes * 1_000_000)
+    for name in ("MAX_BYTES_AHEAD", "MAX_WAITING_BYTES"):
+        monkeypatch.setattr(video, name, int(getattr(video, name) * scale))
+
+    class Ahead(Blobs):
+        parallel = True
+
+    images = []
+    held = []
+
+    def frames() -> Iterator[Frame]:
+        for number in range(40):
+            image = stage((50 + number, 100))
+            images.append(weakref.ref(image))
+            held.append(sum(reference() is not None for reference in images))
+            yield Frame(image, number, number / 25)
+
+    rows = list(tracked(Ahead(), video.decode_ahead(frames()), 5, fill=True))
+    assert len(rows) == 40
+    assert max(held) <= most
 
 
 @squares
