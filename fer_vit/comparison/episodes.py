@@ -97,7 +97,7 @@ class Sightings:
         return np.asarray(self.seconds[lasts][sight] - self.seconds)
 
 
-def follow_faces(faces: Labelled, person: str) -> Sightings:
+def find_sightings(faces: Labelled, person: str) -> Sightings:
     """Returns the faces in clips; `person` is a column.
 
     A face is the same in adjacent frames if its track is the same and its person does not change.

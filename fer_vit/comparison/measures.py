@@ -203,8 +203,8 @@ def make_measures(kind: Kind, values: Mapping[str, Array], weak: Collection[str]
     return measures
 
 
-def measure_faces(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
-    """Yields the values of faces (N,) by name, for each kind. A kind is added here alone."""
+def values_by_kind(faces: Labelled) -> Iterator[tuple[Kind, dict[str, Array]]]:
+    """Yields each kind, and the values of faces (N,) by name. A kind is added here alone."""
     yield PROBABILITIES, dict(zip(faces.labels, faces.probabilities.T, strict=True))
     yield SHARES, label_shares(faces)
     for head, of_head in HeadOutputs.among(faces.columns).by_head.items():

@@ -17,7 +17,7 @@ from fer_vit.comparison.episodes import (
     count_episodes,
     find_episodes,
     find_least_room,
-    follow_faces,
+    find_sightings,
     measure_episodes,
 )
 from fer_vit.comparison.measures import (
@@ -25,7 +25,7 @@ from fer_vit.comparison.measures import (
     Measure,
     change_from_rest,
     make_measures,
-    measure_faces,
+    values_by_kind,
 )
 from fer_vit.comparison.origin import find_model
 from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study
@@ -154,7 +154,7 @@ def make_study(faces: Labelled, plan: CompareOptions) -> Study:
     if SMOOTHED_LABEL in faces.columns:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
         of_row[used] = of_face
-        followed = _follow(follow_faces(faces, plan.person), of_row, faces.labels, observations)
+        followed = _follow(find_sightings(faces, plan.person), of_row, faces.labels, observations)
 
     averaged = _average_faces(faces, selected, of_face, len(observations.paths))
     measures = {}
@@ -189,7 +189,7 @@ def _average_faces(
     output without any value is left out.
     """
     averaged: dict[Kind, dict[str, Array]] = {}
-    for kind, of_faces in measure_faces(faces):
+    for kind, of_faces in values_by_kind(faces):
         subtract = selected.subtract_rest if kind.from_rest else None
         means = {}
         for name, values in of_faces.items():  # (N,)

@@ -65,7 +65,7 @@ class Label(NamedTuple):
     bar: float | None = None  # the value in [0, 1] of a bar below the name; None: no bar
 
 
-class Pair(NamedTuple):
+class RegionPair(NamedTuple):
     """Attention between two regions."""
 
     share: float  # the sum of both directions
@@ -264,7 +264,7 @@ def movements_figure(
     return figure
 
 
-def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
+def strongest_pairs(relations: Array, present: Sequence[int]) -> list[RegionPair]:
     """Returns the pairs of regions with the largest attention, in descending order.
 
     Args:
@@ -275,7 +275,7 @@ def strongest_pairs(relations: Array, present: Sequence[int]) -> list[Pair]:
     for first, second in combinations(present, 2):
         share = float(relations[first, second] + relations[second, first])
         if share > 0:
-            pairs.append(Pair(share, first, second))
+            pairs.append(RegionPair(share, first, second))
     pairs.sort(reverse=True)
     return pairs[:MAX_ARCS]
 
