@@ -44,6 +44,7 @@ class OptionParser(ArgumentParser):
             argument_default=SUPPRESS,
             exit_on_error=False,
             add_help=False,
+            allow_abbrev=False,
         )
         self.add_argument("-h", "--help", action="help", help="Show this help message and exit.")
         self.option_names = ["--help"]
@@ -99,16 +100,24 @@ class OptionParser(ArgumentParser):
             values, unknown = self.parse_known_args([*spelled, *words[len(spelled) :]])
         except ArgumentError as error:
             self.error(str(error))
-        if unknown:
-            hint = suggest_option(unknown, self.option_names)
-            if OF_TRAINING.match(unknown[0]):
+        options = [*takewhile(lambda word: word != "--", unknown)]
+        if any(word.startswith("-") for word in options):
+            hint = suggest_option(options, self.option_names)
+            if OF_TRAINING.match(options[0]):
                 hint = ". This is an option of `fer-vit fit`: use `fer-vit fit --config finetune`."
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            self.error(f"unrecognized arguments: {' '.join(options)}{hint}")
+        inputs = [word for word in unknown if word != "--"]
+        if inputs:
+            self.error(f"Expected no further input, but got {' '.join(inputs)}")
         return vars(values)
 
     def error(self, message: str) -> NoReturn:
-        """Raises FerVitError."""
+        """Raises FerVitError for a message of argparse or of `read`."""
+        message = describe_error(message)
+        is_of_inputs = re.match("Expected (no further input|a value for `[^-])", message)
         hint = suggest_path(self.words)
+        if is_of_inputs and not hint and any(word.startswith("--") for word in self.words):
+            hint = ". Write all inputs before the options."
         raise FerVitError(f"{message}{hint} (`{self.prog} --help` lists the options)")
 
 
@@ -135,6 +144,21 @@ def describe_default(default: Any) -> str:
     if isinstance(default, tuple):
         return " ".join(map(str, default))
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def describe_error(message: str) -> str:
+    """Returns a message of argparse in the form of other messages; others stay as they are."""
+    if flag := re.fullmatch("argument (.+): ignored explicit argument '(.*)'", message):
+        return f"`{flag[1]}` is a flag, which takes no value: remove `={flag[2]}`."
+    if option := re.fullmatch("argument (.+): expected .*argument", message):
+        return (
+            f"Expected a value for `{option[1]}`, but got none. "
+            f"A value that begins with a dash needs `=`: {option[1]}=-5."
+        )
+    if missing := re.fullmatch("the following arguments are required: (.+)", message):
+        names = missing[1].replace(", ", "`, `")
+        return f"Expected a value for `{names}`, but got none"
+    return message
 
 
 def suggest_path(words: Sequence[str]) -> str:

@@ -73,6 +73,30 @@ def test_a_wrong_word_is_named_with_the_nearest_match(
     assert part in fails(capsys, *words.split(" "))
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("predict a.jpg --fps 5 b.jpg", "no further input, but got b.jpg. Write all inputs before"),
+        (
+            "predict --classes happiness a.jpg",
+            "for `images`, but got none. Write all inputs",
+        ),
+        ("predict", "Expected a value for `images`, but got none (`fer-vit predict --help`"),
+        ("predict a.jpg --strict=false", "`--strict` is a flag, which takes no value: remove `=f"),
+        ("predict a.jpg --stri", "Did you mean `--strict`?"),  # abbreviations are no options
+        ("compare t.csv --by track -- --x", "no further input, but got --x. Write all inputs"),
+        (
+            "compare t.csv --rest -5-0",
+            "for `--rest`, but got none. A value that begins",
+        ),
+    ],
+)
+def test_words_that_do_not_fit_have_a_remedy(
+    words: str, message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert message in fails(capsys, *words.split(" "))
+
+
 def test_the_argument_of_a_class_is_no_misspelled_option(
     capsys: pytest.CaptureFixture,
 ) -> None:
@@ -86,7 +110,7 @@ def test_the_argument_of_a_class_is_no_misspelled_option(
     ("words", "named"),
     [
         ("--output a.csv --output b.csv", True),
-        ("--output=a.csv --part_s=5 --part-size 6", True),
+        ("--output=a.csv --part_size=5 --part-size 6", True),
         ("--output=a.csv --part_size=5", False),
     ],
 )
