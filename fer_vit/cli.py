@@ -227,7 +227,7 @@ def run_verb(args: list[str]) -> None:
         print(import_verb("fer_vit.completion").completion_script(" ".join(args[1:])))
     elif verb in VERBS and sys.flags.optimize > 1:
         raise FerVitError(
-            "The options are read from docstrings, which `python -OO` removes. Remove -OO."
+            "The help is made from docstrings, which `python -OO` removes. Remove -OO."
         )
     elif verb in PLAIN_VERBS:
         with needed_by(f"`fer-vit {verb}`"):

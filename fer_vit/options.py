@@ -22,6 +22,7 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    NamedTuple,
     ParamSpec,
     TypeVar,
     Union,
@@ -32,7 +33,6 @@ from typing import (
 
 import docstring_parser
 import yaml
-from annotated_types import Interval
 
 from fer_vit.errors import (
     WHOLE_BITS,
@@ -50,6 +50,15 @@ Result = TypeVar("Result")
 # An option that may be repeated, and has one value each time: `Annotated[Sequence[str], REPEATED]`.
 # Other sequences have one or more values: `--by age gender`.
 REPEATED = "repeated"
+
+
+class Interval(NamedTuple):
+    """The bounds of a number: `ge` and `le` are allowed; with `gt` 0, only numbers above 0."""
+
+    ge: float = -math.inf
+    le: float = math.inf
+    gt: float | None = None
+
 
 Share = Annotated[float, Interval(ge=0, le=1)]
 NotNegative = Annotated[float, Interval(ge=0)]
@@ -163,11 +172,10 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
     plain, bounds = split_type(kind)
     if value is None and plain is not kind:
         return None
-    if get_origin(plain) is Sequence:
-        (item_kind,) = get_args(plain)
-        items = [value] if isinstance(value, str | int | os.PathLike) else value
-        return tuple(read_value(name, item_kind, item) for item in items)
     try:
+        if get_origin(plain) is Sequence:
+            (item_kind,) = get_args(plain)
+            return tuple(read_value(name, item_kind, item) for item in list_items(value))
         converted = convert(plain, value)
     except (OverflowError, TypeError, ValueError, yaml.YAMLError) as error:
         expected = describe_type(plain)
@@ -178,10 +186,19 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
         if bound.gt is not None:
             check_positive(name, converted)
         else:
-            check_number(name, converted, bound.ge, math.inf if bound.le is None else bound.le)
+            check_number(name, converted, bound.ge, bound.le)
     if plain is int:
         check_whole(name, converted, -(2**WHOLE_BITS))
     return converted
+
+
+def list_items(value: Any) -> list[Any]:
+    """Returns the items of a list, or one value as a list. Raises TypeError for another type."""
+    if isinstance(value, str | float | int | os.PathLike):
+        return [value]
+    if isinstance(value, bytes | Mapping):
+        raise TypeError
+    return list(value)
 
 
 def convert(kind: Any, value: Any) -> Any:
@@ -191,19 +208,41 @@ def convert(kind: Any, value: Any) -> Any:
         if str(value) not in choices:
             raise ValueError
         return choices[str(value)]
-    if get_origin(kind) is dict:  # new names by old names
-        pairs = yaml.safe_load(value) if isinstance(value, str) else value
-        return {convert(str, old): new and convert(str, new) for old, new in dict(pairs).items()}
+    if get_origin(kind) is dict:
+        return convert_names(value)
     if kind is bool and not isinstance(value, bool):
         raise TypeError
-    if kind is str:
+    if kind is str and not isinstance(value, bytes):
         return os.fspath(value)
-    if kind in (int, float):
+    if kind in (int, float) and not isinstance(value, bool):
         number = kind(value)
         if (not isinstance(value, str) and number != value) or math.isnan(number):
             raise ValueError
         return number
+    if kind in (str, int, float):
+        raise TypeError
     return Path(value) if kind is Path else value
+
+
+def convert_names(value: Any) -> dict[str, str | None]:
+    """Returns new names by old names. Raises TypeError or ValueError for other values."""
+    names: dict[str, str | None] = {}
+    for old, new in read_pairs(value):
+        if old in names:
+            raise ValueError
+        names[convert(str, old)] = None if new is None else convert(str, new)
+    return names
+
+
+def read_pairs(value: Any) -> list[tuple[Any, Any]]:
+    """Returns the names and values of a dict, or of its text in YAML; names may be repeated."""
+    if not isinstance(value, str):
+        return list(dict(value).items())
+    loader = yaml.SafeLoader(value)
+    node = loader.get_single_node()
+    if not isinstance(node, yaml.MappingNode):
+        raise TypeError
+    return [(loader.construct_object(old), loader.construct_object(new)) for old, new in node.value]
 
 
 def describe_type(kind: Any) -> str:
@@ -215,7 +254,8 @@ def describe_type(kind: Any) -> str:
 
 TYPE_WORDS: dict[Any, str] = {
     bool: "true or false",
-    dict: "names with values, such as {old: new}",
+    dict: "names with values, such as {old: new}, each name once, yes, no and numbers in quotes",
+    Sequence: "a list",
     float: "a number",
     int: "a whole number",
     str: "text",

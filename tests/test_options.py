@@ -129,6 +129,12 @@ def test_options_have_their_types() -> None:
         ("merge=a", "names with values"),
         ("merge={a: [b]}", "names with values"),
         ("merge={", "names with values"),
+        (
+            "merge={no: x, 1: y}",
+            "names with values, such as {old: new}, each name once",
+        ),
+        ("merge={a: no}", "names with values"),
+        ("merge={a: b, a: c}", "names with values, such as {old: new}, each name once"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_option_expectation_and_value(
@@ -143,7 +149,22 @@ def test_a_wrong_value_is_one_line_with_option_expectation_and_value(
     assert f"`{name}`" in str(error.value)
 
 
-@pytest.mark.parametrize("arguments", [{"flag": "yes"}, {"name": 3}, {"count": 1.5}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"flag": "yes"},
+        {"name": 3},
+        {"name": b"m"},
+        {"count": 1.5},
+        {"count": True},
+        {"speed": True},
+        {"by": None},
+        {"by": 0.5},
+        {"by": {"a": "b"}},
+        {"by": b"m"},
+        {"merge": {1: "a"}},
+    ],
+)
 def test_values_of_another_type_are_refused_in_python(arguments: dict[str, Any]) -> None:
     with pytest.raises(FerVitError, match=f"`{next(iter(arguments))}`"):
         example("x", **arguments)

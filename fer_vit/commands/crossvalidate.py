@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 
 from fer_vit.commands import name_files
 from fer_vit.data.manifest import Manifest, in_fold
@@ -18,7 +17,7 @@ from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output
 from fer_vit.listing import check_resumable
-from fer_vit.options import Options, takes
+from fer_vit.options import Interval, Options, takes
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.tables.groups import check_groups
 from fer_vit.tables.labelled import join_labelled

@@ -122,7 +122,7 @@ def prepare(source: str, root: str | Path, out: str | Path, **values: Any) -> No
     write(options, kind(Path(root), **own))
 
 
-# as `takes` does; `prepare` has the options of data sets besides
+# By hand, because `takes` needs one class, and `prepare` also takes the options of the data set.
 prepare.options = PrepareOptions  # type: ignore[attr-defined]
 
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any
 
-from annotated_types import Interval
-
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError
 from fer_vit.evaluation.manifest import predict_manifest
 from fer_vit.files import atomic_write, check_output
 from fer_vit.listing import check_resumable
-from fer_vit.options import Options, takes
+from fer_vit.options import Interval, Options, takes
 from fer_vit.report.table import TableWriter, align_columns, markdown, share_formats
 from fer_vit.stats.estimate import NO_RESULT
 from fer_vit.stats.scores import score_once

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Interval
 from tqdm import tqdm
 
 from fer_vit.data.schema import Reading, Row, Split
@@ -16,7 +15,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write, clear_remains_of
 from fer_vit.heads import NO_OUTPUTS
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.options import Count, Number, takes
+from fer_vit.options import Count, Interval, Number, takes
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
 from fer_vit.sources.options import SourceOptions
