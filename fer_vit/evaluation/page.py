@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from fer_vit.errors import printable
 from fer_vit.evaluation.cards import choose_cards
 from fer_vit.evaluation.sets import (
@@ -203,7 +201,7 @@ def scores_section(evaluation: EvaluationRows) -> Section:
     lines = [f"{name}: {meaning}." for name, meaning in MEANINGS.items() if name in table[0]]
     text = PROSE.text(
         "scores",
-        num_units=len(np.unique(evaluation.faces.units)),
+        units={"persons": 0, "photos": 0} | evaluation.faces.count_units(),
         min_units=MIN_UNITS,
         min_group=MIN_GROUP,
         sets=sets_of(evaluation),

@@ -6,7 +6,6 @@ Shapes: N faces, C classes, K columns.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -115,7 +114,8 @@ SCORES = {
     "macro F1": Score(
         _macro_f1,
         "classes",
-        "the mean over the labels of F1, which combines recall and precision",
+        "the mean over the labels of F1, which combines recall and precision. If each recall is "
+        "0% or 100%, only a score of 0% or 100% has an interval",
     ),
     "UAR": Score(  # unweighted average recall
         lambda sums: np.asarray(np.nanmean(_recalls(sums), -1)),
@@ -211,21 +211,40 @@ def score_faces(
     for name, member in of_recalls.items():
         intervals[name] = bound(intervals[name], member, units, scale)
 
-    # A mean over classes weights them equally. If no resample differs, the class with the fewest
-    # faces therefore sets the bounds.
-    sizes = np.bincount(label)
-    rarest = label == np.where(sizes > 0, sizes, len(label) + 1).argmin()
+    recalls = [intervals[name] for name in of_recalls if intervals[name].mean is not None]
+    same_recalls = has_no_width(intervals["UAR"])  # no resample has an exception
     for name, score in SCORES.items():
         interval = intervals[name]
         if score.interval == "none":
             intervals[name] = Estimate(interval.mean, n=interval.n)
         elif score.interval == "number":
             intervals[name] = bound(interval, every, units, "number")
-        elif score.interval == "classes" and has_no_width(interval):
-            intervals[name] = replace(bound(interval, rarest, units, scale), n=len(targets))
+        elif score.interval == "classes" and same_recalls:
+            intervals[name] = _bound_by_recalls(interval, recalls)
         else:
             intervals[name] = bound(interval, every, units, scale)
     return intervals
+
+
+def _bound_by_recalls(score: Estimate, recalls: Sequence[Estimate]) -> Estimate:
+    """Returns a mean over classes whose bounds are as far away as those of the mean recall.
+
+    No resample has an exception. If the score nevertheless differs between resamples, as macro F1
+    may, it differs by the sizes of the classes alone and has no bounds. It has none, too, if the
+    recall of a class has none.
+    """
+    if score.mean is None or not has_no_width(score):
+        return Estimate(score.mean, n=score.n)
+    belows = []
+    aboves = []
+    for recall in recalls:
+        if recall.mean is None or recall.low is None or recall.high is None:
+            return Estimate(score.mean, n=score.n)
+        belows.append(recall.mean - recall.low)
+        aboves.append(recall.high - recall.mean)
+    low = score.mean - float(np.mean(belows))
+    high = score.mean + float(np.mean(aboves))
+    return Estimate(score.mean, low, high, score.n)
 
 
 def confusion_matrix(probabilities: Array, targets: Array) -> IntArray:

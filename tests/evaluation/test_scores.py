@@ -175,9 +175,10 @@ def test_a_class_of_few_faces_limits_what_a_mean_over_classes_shows(right: bool)
     probabilities = shares if right else shares[:, ::-1]
     scores = score_faces(probabilities, shares, LABELS[:2])
     for name in ("macro F1", "UAR"):
-        of_rarest = scores["recall of b"]
-        assert of_rarest.n == 2
-        assert (scores[name].low, scores[name].high) == (of_rarest.low, of_rarest.high)
+        assert scores["recall of b"].n == 2
+        recalls = [scores["recall of a"], scores["recall of b"]]
+        assert scores[name].low == pytest.approx(np.mean([recall.low for recall in recalls]))
+        assert scores[name].high == pytest.approx(np.mean([recall.high for recall in recalls]))
         assert scores[name].n == 502
     width = scores["accuracy"].high - scores["accuracy"].low
     assert width < 0.01 < scores["UAR"].high - scores["UAR"].low
@@ -221,8 +222,8 @@ def test_the_difference_of_two_models_is_paired() -> None:
         (low, high), abs=0.004
     )
     same = score_faces(first, shares, LABELS, minus=first)
-    fewest = int(shares.sum(0).min())  # faces in the rarest class
-    unseen = 1 - binomtest(fewest, fewest).proportion_ci(method="exact").low
+    sizes = np.bincount(shares.argmax(1))  # faces of each class
+    unseen = np.mean([1 - binomtest(n, n).proportion_ci(method="exact").low for n in sizes])
     assert same["UAR"].mean == 0
     assert same["UAR"].n == 400
     assert same["UAR"].high == pytest.approx(unseen)
@@ -261,9 +262,21 @@ def test_a_class_without_mistakes_is_not_certain() -> None:
         binomtest(6, 6).proportion_ci(method="exact").low
     )
     perfect = score_faces(shares, shares, ("a", "b"))
-    of_all, of_rarest = (binomtest(n, n).proportion_ci(method="exact").low for n in (16, 6))
+    of_all, of_a, of_b = (binomtest(n, n).proportion_ci(method="exact").low for n in (16, 6, 10))
     lows = [perfect[name].low for name in ("accuracy", "macro F1", "UAR")]
-    assert lows == pytest.approx([of_all, of_rarest, of_rarest])
+    assert lows == pytest.approx([of_all, (of_a + of_b) / 2, (of_a + of_b) / 2])
+
+
+def test_a_model_that_predicts_one_class_has_the_bounds_of_its_recalls() -> None:
+    shares = np.eye(2)[[0] * 4 + [1] * 12]
+    scores = score_faces(np.tile([0.1, 0.9], (16, 1)), shares, ("a", "b"))
+    assert scores["UAR"].mean == 0.5
+    never = binomtest(0, 4).proportion_ci(method="exact").high
+    always = binomtest(12, 12).proportion_ci(method="exact").low
+    assert scores["UAR"].low == pytest.approx(always / 2)
+    assert scores["UAR"].high == pytest.approx((never + 1) / 2)
+    assert scores["macro F1"].mean == pytest.approx(3 / 7)
+    assert scores["macro F1"].low is None  # its resamples know no exception
 
 
 def test_one_persons_faces_of_a_class_have_no_interval() -> None:
@@ -395,11 +408,11 @@ def test_scores_of_fewer_than_6_persons_have_no_interval(persons: int) -> None:
             assert results[name].mean is not None
             assert (results[name].low is None) == (persons < MIN_UNITS), name
 
-    # a line reports few persons
+    # a line reports the persons
     right = np.arange(8 * persons) % 3 > 0
     made = faces(right, person=[str(person) for person in unit])
     text = score(made).text
-    assert (f"Here there are {persons}." in text) == (persons < MIN_UNITS)
+    assert f"bootstrap intervals over {persons} persons. With fewer than 6" in text
     assert ("somewhat too narrow" in text) == (persons >= MIN_UNITS)
 
 
@@ -543,7 +556,7 @@ def test_few_persons_have_an_interval_where_all_answers_are_right() -> None:
     assert accuracy.mean == accuracy.high == 1
     assert 0 < accuracy.low < 1
     text = results.text
-    assert "Here there are 2." in text
+    assert "over 2 persons." in text
     assert "no intervals" not in text
 
 
