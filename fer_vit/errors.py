@@ -163,8 +163,13 @@ def suggest(name: str, choices: Iterable[str]) -> str:
     return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
 
+# How similar an option is to its suggestion, from 0 to 1: `--out` to `--output`, but not `--method`
+# to `--model`.
+OPTION_CUTOFF = 0.7
+
+
 def suggest_option(words: Sequence[str], names: Sequence[str]) -> str:
-    """Returns a question about the first misspelled option of a command line.
+    """Returns a full stop and a question about the first misspelled option of a command line.
 
     `names` has all options. Returns an empty text if no option is misspelled.
     """
@@ -174,9 +179,9 @@ def suggest_option(words: Sequence[str], names: Sequence[str]) -> str:
             continue
         if ".init_args." in name:  # an argument of a class, which the parser does not list
             continue
-        hint = suggest(name, names)
-        if hint:
-            return hint
+        nearest = get_close_matches(name, names, 1, OPTION_CUTOFF)
+        if nearest:
+            return f". Did you mean `{nearest[0]}`?"
     return ""
 
 
