@@ -442,11 +442,13 @@ class Counts:
             line += f": {format_counts(self.labels)}"
         lines.append(line)
 
-        num_decided = self.ambiguous.total()  # faces that are ambiguous or not
-        if num_decided:
-            num_ambiguous = self.ambiguous[True]
+        num_ambiguous = self.ambiguous[True]
+        if num_ambiguous:
+            num_decided = self.ambiguous.total()  # faces that are ambiguous or not
+            verb = "is" if num_ambiguous == 1 else "are"
             share = f"{num_ambiguous / num_decided:.1%}"
-            lines.append(f"{num_ambiguous:,} of {num_decided:,} faces are ambiguous ({share})")
+            decided = counted(num_decided, "face")
+            lines.append(f"{num_ambiguous:,} of {decided} {verb} ambiguous ({share})")
         for name, text in WARNINGS.items():
             count = self.warnings[name]
             if count:
