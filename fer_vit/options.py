@@ -98,7 +98,9 @@ def takes(
         def call(*args: Arguments.args, **values: Arguments.kwargs) -> Result:
             return function(options(*args, **values))
 
-        call.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+        result = inspect.signature(function).return_annotation
+        signature = inspect.signature(options).replace(return_annotation=result)
+        call.__signature__ = signature  # type: ignore[attr-defined]
         call.options = options  # type: ignore[attr-defined]
         if function.__doc__:
             call.__doc__ = add_arguments(function.__doc__, option_texts(options))

@@ -171,7 +171,9 @@ def test_values_of_another_type_are_refused_in_python(arguments: dict[str, Any])
 
 
 def test_a_command_has_the_signature_and_the_texts_of_its_options() -> None:
-    parameters = inspect.signature(example).parameters
+    signature = inspect.signature(example)
+    assert signature.return_annotation == inspect.get_annotations(example)["return"]
+    parameters = signature.parameters
     assert next(iter(parameters)) == "images"
     assert parameters["share"].default == 0.5
     assert all(each.kind is each.KEYWORD_ONLY for each in [*parameters.values()][1:])
