@@ -12,7 +12,6 @@ from typing import NamedTuple
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, printable, short
 from fer_vit.labels import EXPRESSIONS, canonical
-from fer_vit.sources.source_errors import not_found
 from fer_vit.sources.targets import TargetTable
 from fer_vit.wording import counted, list_names
 
@@ -59,7 +58,10 @@ def find_places(root: Path, photos: Mapping[str, Folders]) -> dict[str, Place]:
         FerVitError: The folders have none of the layouts.
     """
     if not any(photos.values()):
-        raise not_found(root, "folders of classes, or `--targets` with a table of labels,")
+        raise FerVitError(
+            f"Expected a folder for each class in {root}, such as happiness, but got photos "
+            "without one. `fer-vit prepare folder` with `--targets` reads a table of labels."
+        )
     tops = {folders[0] for folders in photos.values() if folders}
     seconds = {folders[1] for folders in photos.values() if len(folders) > 1}
     split_first = _are_splits(root, tops)
