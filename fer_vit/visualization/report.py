@@ -343,12 +343,13 @@ def log_estimate(
         if seconds * num_faces < 60:  # a second explanation could not change "About 1 min"
             break
 
-    minutes = max(1, round(seconds * num_faces / 60))
+    minutes = seconds * num_faces / 60
+    duration = "Less than a minute" if minutes < 1 else f"About {round(minutes):,} min"
     megabytes = max(1, round(FACE_BYTES * num_faces / 1e6))
     assumed = f"for {counted(num_video_faces, 'picture')} of people"
     if num_photos:
-        assumed = "with one face in each photo"
-    LOGGER.info(f"About {minutes:,} min and {megabytes:,} MB {assumed}.")
+        assumed = "if each photo has one face"
+    LOGGER.info(f"{duration} and about {megabytes:,} MB {assumed}.")
 
 
 def name_views(attention: Attention, labels: Sequence[str]) -> list[str]:
