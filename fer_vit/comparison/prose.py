@@ -4,6 +4,7 @@ and `methods.md.j2`.
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 
 from fer_vit.comparison.episodes import (
     BEGUN_ELSEWHERE,
@@ -12,7 +13,7 @@ from fer_vit.comparison.episodes import (
     TOO_LATE,
     WITHOUT_BEGINNING,
 )
-from fer_vit.comparison.measures import Kind
+from fer_vit.comparison.measures import PROBABILITIES, SHARES, Kind
 from fer_vit.comparison.rows import (
     CONDITIONS,
     EPISODES,
@@ -23,16 +24,19 @@ from fer_vit.comparison.rows import (
     StudyRows,
     T,
 )
-from fer_vit.comparison.study import Pair
+from fer_vit.comparison.study import Pair, Study
 from fer_vit.errors import printable
-from fer_vit.heads import WEAK_R
+from fer_vit.heads import POSE, WEAK_R
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
-from fer_vit.stats.persons import MIN_PERSONS
+from fer_vit.report.results_page import fact_title
+from fer_vit.stats.persons import ALL_EQUAL, MIN_PERSONS
+from fer_vit.tables.read import READERS, table_suffix
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, join_names, list_names
 
+POSE_FROM = "pose_from"  # the fact about the source of the pose
 MAX_SENTENCES = 10  # most clear differences of a kind that have a sentence
 PROSE = Prose("comparison")
 METHODS = Prose("comparison", "methods.md.j2")
@@ -52,9 +56,14 @@ def describe_results(results: StudyRows) -> dict[str, list[str]]:
     sentences = {}
     for kind in results.study.measures:
         contrasts = results.main_contrasts(kind)
-        lines = describe_differences(kind, contrasts) + describe_missing(kind, contrasts)
+        lines = describe_differences(kind, contrasts) + describe_missing(results, kind)
         sentences[kind.title] = lines
     return sentences
+
+
+def is_rounded(study: Study) -> bool:
+    """Returns whether the probabilities are rounded, as in all tables but Parquet."""
+    return table_suffix(Path(study.facts.get("data", ""))) in {*READERS} - {".parquet"}
 
 
 def describe_differences(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
@@ -124,10 +133,10 @@ def name_measures(kind: Kind, titles: Sequence[str]) -> str:
     return f"{kind.subject} {', '.join(texts)}"
 
 
-def describe_missing(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
+def describe_missing(results: StudyRows, kind: Kind) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
     titles: dict[tuple[Pair, str], list[str]] = {}
-    for contrast in contrasts:
+    for contrast in results.main_contrasts(kind):
         if not contrast.is_tested:
             key = (contrast.pair, contrast.difference.note)
             titles.setdefault(key, []).append(contrast.measure.title)
@@ -135,7 +144,13 @@ def describe_missing(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
     lines = []
     for (pair, reason), of_reason in titles.items():
         listed = list_names(of_reason, MAX_NAMES)
-        lines.append(PROSE.text("missing", kind=kind, titles=listed, pair=pair, reason=reason))
+        is_probability = kind.prefix == PROBABILITIES.prefix
+        rounded = is_probability and reason == ALL_EQUAL and is_rounded(results.study)
+        lines.append(
+            PROSE.text(
+                "missing", kind=kind, titles=listed, pair=pair, reason=reason, rounded=rounded
+            )
+        )
     return lines
 
 
@@ -147,14 +162,19 @@ def describe_methods(results: StudyRows) -> list[str]:
     study = results.study
     timed = [f"{label} {room:.2f} s" for label, room in study.rooms.items() if isfinite(room)]
     heads = []
+    others = []
     for kind in study.measures:
         if kind.head:
             heads.append(kind.title[0].lower() + kind.title[1:])
+        elif kind.prefix not in (PROBABILITIES.prefix, SHARES.prefix):
+            others.append(kind.title[0].lower() + kind.title[1:])
     methods = METHODS.text(
         "methods",
         study=study,
         settings=", ".join(
-            f"{name} {fact}" for name, fact in study.facts.items() if name != "data"
+            f"{fact_title(name)}: {fact}"
+            for name, fact in study.facts.items()
+            if name not in ("data", POSE_FROM)
         ),
         version=__version__,
         noun=study.noun,
@@ -163,6 +183,8 @@ def describe_methods(results: StudyRows) -> list[str]:
         within=_tested_pairs(results, paired=True),
         between=_tested_pairs(results, paired=False),
         heads=list_names(heads, MAX_NAMES),
+        pose_from=_pose_source(study),
+        others=list_names(others, MAX_NAMES),
         smoothing=_smoothing(study.facts),
         timed=list_names(timed, MAX_NAMES),
         share_in_sight=SHARE_IN_SIGHT,
@@ -195,6 +217,16 @@ def _tested_pairs(results: StudyRows, paired: bool) -> str:
             persons = counted(int(design.persons.sum()), "person")
             texts.append(f"{pair.second} with {pair.first} ({persons})")
     return list_names(texts, MAX_NAMES)
+
+
+def _pose_source(study: Study) -> str:
+    """Returns whether the pose is from the model's head or landmarks; empty if not measured."""
+    if not any(kind.head == POSE for kind in study.measures):
+        return ""
+    if any(output.head == POSE for output in study.model.outputs):
+        return "head"  # of a shipped model
+    source = study.facts.get(POSE_FROM, "unknown")  # tables without settings name it in each row
+    return source if source in ("head", "landmarks") else "unknown"
 
 
 def _smoothing(facts: Mapping[str, str]) -> str:

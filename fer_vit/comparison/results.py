@@ -42,7 +42,7 @@ class Comparison(StudyRows):
         """The reasons of missing tests."""
         lines = []
         for kind in self.study.measures:
-            lines += describe_missing(kind, self.main_contrasts(kind))
+            lines += describe_missing(self, kind)
         return lines
 
     def to_dict(self) -> dict[str, Any]:

@@ -137,11 +137,16 @@ FACT_TITLES = {  # titles of facts whose names are columns or options
 }
 
 
+def fact_title(name: str) -> str:
+    """Returns the title of a fact in words."""
+    return FACT_TITLES.get(name, name.replace("_", " "))
+
+
 def titled_facts(page: Page) -> dict[str, str]:
     """Returns the facts of a page by their titles in words."""
     facts = {}
     for name, fact in page.facts.items():
-        facts[FACT_TITLES.get(name, name.replace("_", " "))] = fact
+        facts[fact_title(name)] = fact
     return facts
 
 

@@ -16,7 +16,7 @@ from fer_vit.stats.estimate import Estimate
 # Intervals and tests need this many persons: with five pairs, no rank test reaches p < 0.05.
 MIN_PERSONS = 6
 
-ALL_EQUAL = "the differences of all persons are equal"  # a reason for a missing test
+ALL_EQUAL = "the differences of all persons are equal in this table"  # a reason for a missing test
 ROUNDING_ERROR = 1e-9  # values with at most this difference are equal
 
 # Values are rounded to this many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie.

@@ -84,7 +84,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_compare_prints_what_made_the_faces_and_the_comparison(comparison: Comparison) -> None:
-    for fact in ("version 0.0", "best.ckpt", "yunet", __version__):
+    for fact in ("version of fer-vit: 0.0", "best.ckpt", "yunet", __version__):
         assert fact in comparison.printed
     assert "Too few" not in comparison.printed
 

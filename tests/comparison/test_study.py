@@ -702,3 +702,13 @@ def test_a_difference_is_never_rounded_to_zero(value: float, form: str, text: st
 @pytest.mark.parametrize(("form", "text"), [(".3f", "0.000"), ("+.3f", "0.000"), (".1%", "0.0")])
 def test_no_difference_is_zero_without_a_sign(value: float, form: str, text: str) -> None:
     assert size_text(value, form) == text
+
+
+def test_equal_probabilities_of_a_rounded_table_are_named(tmp_path: Path) -> None:
+    columns = {"valence": np.arange(8.0)}
+    compared = compare_columns(tmp_path, columns, columns)
+    lines = [line for line in compared.missing if "(mean probability)" in line]
+    assert len(lines) == 1
+    suffix = Path(compared.study.facts["data"]).suffix
+    assert suffix != ".parquet"
+    assert "rounds probabilities to 4 significant digits" in lines[0]
