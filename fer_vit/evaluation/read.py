@@ -18,7 +18,7 @@ from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.images import AngleUnit, Truth, read_truth_table
 from fer_vit.tables.join import add_truth
 from fer_vit.tables.labelled import Labelled
-from fer_vit.tables.predicted import check_predicted, read_predictions
+from fer_vit.tables.predicted import check_no_photos, check_predicted, read_predictions
 from fer_vit.tables.read import is_predictions, is_table
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def read_labelled(options: EvaluateOptions, network: "str | RegionViT | None" = 
             faces = options.add_labels(faces, labels)
         check_predicted(data, faces)
         return faces
+    check_no_photos(data)
     if labels is not None:
         raise FerVitError(
             f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."

@@ -40,7 +40,7 @@ from fer_vit.tables.cells import (
 from fer_vit.tables.labelled import Columns, Labelled, has_values
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import one_spelling
-from fer_vit.tables.read import Table, read_table
+from fer_vit.tables.read import Table, is_predictions, read_table
 from fer_vit.tables.rules import check_rows, check_times, order_rows
 from fer_vit.wording import format_counts
 
@@ -56,6 +56,7 @@ def read_predictions(path: Path, videos: bool = False) -> Labelled:
     Raises:
         FerVitError: The table is incomplete, a row occurs twice, or a cell does not fit its column.
     """
+    check_no_photos(path)
     table = read_table(path)
     faces = type_columns(table)
     check_rows(faces, table.source, videos)
@@ -63,6 +64,15 @@ def read_predictions(path: Path, videos: bool = False) -> Labelled:
     if videos:
         check_times(faces, table.source)
     return replace(faces, notes=(*faces.notes, *_describe_rows(path, faces)))
+
+
+def check_no_photos(path: Path) -> None:
+    """Raises TableError for a folder without tables of `predict`, such as a folder of photos."""
+    if path.is_dir() and not is_predictions(path):
+        raise TableError(
+            f"Expected a table, but {path} is a folder without tables of `fer-vit predict`. If it "
+            f"has photos, run `fer-vit predict {path}`, then name its table, faces.csv."
+        )
 
 
 def type_columns(table: Table) -> Labelled:
