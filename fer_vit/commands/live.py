@@ -140,4 +140,5 @@ def print_summary(page: "LivePage", output: Path | None) -> None:
         print(f"{page.labels.total():,} faces: {format_counts(page.labels)}")
         print(f"At the end {page.speed}")
         if output:
-            print(f"Table: {printable(str(output))}")
+            table = "standard output" if str(output) == "-" else printable(str(output))
+            print(f"Table: {table}")

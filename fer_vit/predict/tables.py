@@ -193,7 +193,8 @@ def describe_run(run: Predicted, outputs: Outputs, options: PhotoOptions) -> str
         lines = f"{run.counts.summarize()}\nDetector: {detector_name(options.detector)}"
     folder = run.folder
     if folder is None:
-        return f"{lines}\nTable: {outputs.table}{outputs.further}"
+        table = "standard output" if str(outputs.table) == "-" else outputs.table
+        return f"{lines}\nTable: {table}{outputs.further}"
     if folder.num_written < folder.num_planned:
         return (
             f"{lines}\n{outputs.table}: {folder.num_written:,} of {folder.num_planned:,} tables "
