@@ -33,7 +33,7 @@ IMPORTS = {
         "torch lightning cv2 pyarrow timm albumentations matplotlib"
     ),
     # Workers read while the libraries of the network are imported.
-    "fer_vit.commands.predict": "av timm torchvision",
+    "fer_vit.commands.predict": "av timm torchvision jsonargparse pydantic",
     "fer_vit.predict.tables": (
         "av lightning torchmetrics albumentations matplotlib scipy tensorboard litdata"
     ),

@@ -99,7 +99,7 @@ HOMES = {
 HEAVY = {"torch", "torchvision", "timm"}
 FORBIDDEN = {
     "face": HEAVY,
-    "model_settings": HEAVY,
+    "model_settings": HEAVY | {"jsonargparse", "pydantic"},
     "report": HEAVY | {"cv2"},
     "tables": HEAVY,
     "geometry": HEAVY | {"cv2"},

@@ -319,7 +319,7 @@ def test_a_checkpoint_alone_brings_the_model_back(checkpoint: Path) -> None:
         ({"config": {"unheard_of": 1}}, "'unheard_of' is not accepted"),
         ({"template": [[1, float("nan")]] * 5}, "five points"),
         ({"config": {"regions": ["a.b"], "tokens": "both"}}, "from another version"),
-        ({"faithfulness": {"pixels": ["<b>"]}}, 'Parser key "faithfulness"'),
+        ({"faithfulness": {"pixels": ["<b>"]}}, "faithfulness: <b>"),
         ({"faithfulness": {"pixels": [0.1, 0.2]}}, "faithfulness"),
         ({"r": {"pose": {"yaw": 0.5}}}, "expected r to be from -1 to 1"),  # no such output
         ({"r": {"pose": 0.5}}, "expected r to be from -1 to 1"),
@@ -394,18 +394,19 @@ def test_a_folder_cannot_ask_for_other_weights(net: RegionViT, tmp_path: Path) -
 def test_invalid_checkpoints(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "text.ckpt").write_text("text")
     saved = load_checkpoint(checkpoint)
+    network = saved["hyper_parameters"]["network"]
     # keys in an untrusted file may have any type
     for name, key in (
         ("newer", "unheard_of"),
         ("odd", 1),
     ):
-        saved["hyper_parameters"]["network"][key] = 1
+        saved["hyper_parameters"]["network"] = network | {key: 1}
         torch.save(saved, tmp_path / f"{name}.ckpt")
     for name, message in (
         ("gone", "No checkpoint at"),
         ("text", "cannot be read safely"),
         ("newer", "'unheard_of' is not accepted"),
-        ("odd", "Key must be a string, got: 1"),
+        ("odd", "'1' is not accepted"),
     ):
         with pytest.raises(FerVitError, match=message):
             load_network(tmp_path / f"{name}.ckpt")
