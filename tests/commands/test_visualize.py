@@ -69,7 +69,7 @@ def test_a_report_of_one(checkpoint: Path, tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "faithfulness was not measured" in page
     assert f"1 face in 2 photos: open {tmp_path / 'r' / 'index.html'}\n" in out
-    assert re.match(r".*\b1 min\b.*\b1 MB\b", out)
+    assert re.match(r".*\bminute\b.*\b1 MB\b", out)
 
 
 def test_a_report_is_replaced(
