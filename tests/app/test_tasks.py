@@ -474,7 +474,7 @@ def test_a_worker_that_fails_at_its_start_has_a_reason(monkeypatch: pytest.Monke
     monkeypatch.setattr(jobs, "CLIENT_CHECK_SECONDS", 0.05)
     with pytest.raises(FerVitError, match="no such model"):
         Worker(["gone"], obey).wait()
-    with pytest.raises(FerVitError, match="at its start"):
+    with pytest.raises(FerVitError, match="could not start"):
         Worker(["dead"], obey).wait()
 
 

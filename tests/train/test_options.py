@@ -220,5 +220,5 @@ def test_a_config_with_an_empty_group_is_named(
 
 
 def test_an_abbreviated_option_is_refused() -> None:
-    with pytest.raises(FerVitError, match=r"--trainer\.max_epoch=1 Did you mean"):
+    with pytest.raises(FerVitError, match=r"--trainer\.max_epoch=1\. Did you mean"):
         train(["fit", "--data.manifest=x.parquet", "--trainer.max_epoch=1"])
