@@ -235,15 +235,15 @@ def _bound_by_recalls(score: Estimate, recalls: Sequence[Estimate]) -> Estimate:
     """
     if score.mean is None or not has_no_width(score):
         return Estimate(score.mean, n=score.n)
-    belows = []
-    aboves = []
+    lower_parts = []
+    upper_parts = []
     for recall in recalls:
         if recall.mean is None or recall.low is None or recall.high is None:
             return Estimate(score.mean, n=score.n)
-        belows.append(recall.mean - recall.low)
-        aboves.append(recall.high - recall.mean)
-    low = score.mean - float(np.mean(belows))
-    high = score.mean + float(np.mean(aboves))
+        lower_parts.append(recall.mean - recall.low)
+        upper_parts.append(recall.high - recall.mean)
+    low = score.mean - float(np.mean(lower_parts))
+    high = score.mean + float(np.mean(upper_parts))
     return Estimate(score.mean, low, high, score.n)
 
 
