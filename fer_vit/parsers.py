@@ -104,7 +104,10 @@ class OptionParser(ArgumentParser):
         if any(word.startswith("-") for word in options):
             hint = suggest_option(options, self.option_names)
             if OF_TRAINING.match(options[0]):
-                hint = ". This is an option of `fer-vit fit`: use `fer-vit fit --config finetune`."
+                hint = (
+                    ". This is an option of `fer-vit fit`, which trains as `finetune` does with "
+                    "`--config finetune`."
+                )
             self.error(f"unrecognized arguments: {' '.join(options)}{hint}")
         inputs = [word for word in unknown if word != "--"]
         if inputs:
