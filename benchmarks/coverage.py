@@ -27,7 +27,7 @@ from fer_vit.heads import MOVEMENTS
 from fer_vit.report.table import markdown
 from fer_vit.stats.bootstrap import TAIL, percentiles, resample_sums
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.measures import measure, measure_intervals
+from fer_vit.stats.output_measures import measure, measure_intervals
 from fer_vit.stats.persons import (
     NoTest,
     compare_pair,

@@ -13,7 +13,7 @@ from fer_vit.predict import frames, video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.report import table
 from fer_vit.sources import archive, duplicates, text_tables
-from fer_vit.tables import groups, layout, read
+from fer_vit.tables import groups, layout, table_reader
 from fer_vit.visualization import report
 
 MEGA = 1_000_000
@@ -97,12 +97,14 @@ def table_limits() -> Iterator[Limit]:
     )
     yield Limit(
         "memory for a workbook, JSON Lines or Parquet",
-        f"{megabytes(read.BASE_MEMORY)} and {read.MEMORY_PER_BYTE} times the file's size",
+        f"{megabytes(table_reader.BASE_MEMORY)} and {table_reader.MEMORY_PER_BYTE} times "
+        "the file's size",
         "on Linux",
     )
     yield Limit(
         "time for a workbook, JSON Lines or Parquet",
-        f"{minutes(read.BASE_SECONDS)} and a second for each {read.BYTES_PER_SECOND // 1000} kB",
+        f"{minutes(table_reader.BASE_SECONDS)} and a second for each "
+        f"{table_reader.BYTES_PER_SECOND // 1000} kB",
     )
     yield Limit("characters of the name of a group or person", f"{groups.MAX_NAME_LENGTH:,}")
     yield Limit("rows of an .xlsx", f"{table.MAX_SHEET_ROWS:,}", "a CSV beside it has all rows")

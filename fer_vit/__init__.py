@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         TableError as TableError,
     )
     from fer_vit.model.region_vit import RegionViT as RegionViT, build_model as build_model
+    from fer_vit.predict.face_results import table as table
     from fer_vit.predict.recognizer import load as load
-    from fer_vit.predict.results import table as table
     from fer_vit.store.hub import push as push
     from fer_vit.train.datamodule import FaceDataModule as FaceDataModule
     from fer_vit.train.starting import create_model as create_model
@@ -54,7 +54,7 @@ HOMES = {  # the module of each public name
     "models": "commands.models",
     "push": "store.hub",
     "repeat": "commands.repeat",
-    "table": "predict.results",
+    "table": "predict.face_results",
     "visualize": "commands.visualize",
 }
 

@@ -21,8 +21,8 @@ import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
 from fer_vit.errors import as_arguments
 from fer_vit.face.crop import CropSpec
+from fer_vit.predict.face_results import FaceResults
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.results import FaceResults
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.crops import as_tensors
 from tests.helpers.models import small_model

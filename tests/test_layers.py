@@ -47,7 +47,7 @@ LIGHTNING = (
     "fit",
     "log",
     "module",
-    "options",
+    "fit_options",
     "pretraining",
     "progress",
     "resuming",
@@ -62,7 +62,7 @@ HOMES = {
         *(f"data/{name}.py" for name in ("manifest", "schema")),
         *(
             f"tables/{name}.py"
-            for name in ("cells", "json_lines", "layout", "read", "text", "workbook")
+            for name in ("cells", "json_lines", "layout", "table_reader", "text", "workbook")
         ),
         "predict/tables.py",
         "report/table.py",
@@ -77,7 +77,7 @@ HOMES = {
         "predict/video.py",
         "predict/annotate.py",
         "predict/hdr.py",
-        "predict/live.py",
+        "predict/camera.py",
         "predict/photos.py",
         "predict/shots.py",
         "processes.py",
@@ -111,7 +111,7 @@ FORBIDDEN = {
 RARE = {
     "av": {
         "commands/live.py",
-        *(f"predict/{name}.py" for name in ("annotate", "frames", "live", "video")),
+        *(f"predict/{name}.py" for name in ("annotate", "camera", "frames", "video")),
     },
     "fastapi": {"app/api.py", "app/server.py"},
     "onnx": set[str](),

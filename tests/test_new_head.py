@@ -14,15 +14,15 @@ from fer_vit.app.tasks import column_types
 from fer_vit.app.uploads import Options
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.fields import all_face_fields, describe_fields
 from fer_vit.heads import HEADS, Head, HeadOutputs, mirror_unchanged, rotate_unchanged
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import decode, head_loss
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
+from fer_vit.predict.face_results import table as table_of
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.results import table as table_of
 from fer_vit.sources import drawn
 from fer_vit.stats import bootstrap
 from fer_vit.store.model_folder import save_network

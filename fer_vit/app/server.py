@@ -41,7 +41,7 @@ from fer_vit.report.draw import draw_faces, mark, probability_text
 from fer_vit.version import __version__
 
 if TYPE_CHECKING:  # this process needs no PyTorch
-    from fer_vit.predict.live import ClassifiedFrame
+    from fer_vit.predict.camera import ClassifiedFrame
 
 PICTURE_TIMEOUT = 10.0  # seconds of waiting for a new picture, after which the old one is sent
 MAX_BARS = 8  # most faces with bars of all expressions on the page

@@ -11,8 +11,8 @@ import numpy as np
 from fer_vit.commands import name_files
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.manifest import predict_manifest
-from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.evaluation_results import Evaluation
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
 from fer_vit.files import check_output

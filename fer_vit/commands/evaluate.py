@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from fer_vit.commands import find_network, name_files
 from fer_vit.evaluation.altered import score_robustness
-from fer_vit.evaluation.manifest import ManifestFaces
-from fer_vit.evaluation.read import EvaluateOptions, check_needs, read_labelled, read_other
-from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.evaluation_results import Evaluation
+from fer_vit.evaluation.predicted_manifest import ManifestFaces
+from fer_vit.evaluation.read_labelled import EvaluateOptions, check_needs, read_labelled, read_other
 from fer_vit.evaluation.score import score
 from fer_vit.files import check_output
 from fer_vit.options import takes

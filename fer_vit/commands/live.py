@@ -16,7 +16,7 @@ from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.options import Options, Port, takes
-from fer_vit.predict.live import is_camera, public_source_name, watch
+from fer_vit.predict.camera import is_camera, public_source_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
 from fer_vit.report.draw import mark, probability_text

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.files import atomic_write, check_output
 from fer_vit.listing import check_resumable
 from fer_vit.options import Interval, Options, takes

@@ -9,9 +9,9 @@ from math import isfinite
 
 import numpy as np
 
+from fer_vit.comparison.comparison_results import Comparison
 from fer_vit.comparison.episodes import SECONDS
 from fer_vit.comparison.measures import Measure, probability_kind
-from fer_vit.comparison.results import Comparison
 from fer_vit.comparison.rows import (
     CONDITIONS,
     DF,

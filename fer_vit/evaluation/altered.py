@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from fer_vit.evaluation.manifest import ManifestFaces
+from fer_vit.evaluation.predicted_manifest import ManifestFaces
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, AlteredFaces, read_altered
 from fer_vit.evaluation.sets import ALTERED, FACES, count_row
 from fer_vit.geometry import Array, IntArray

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fer_vit.engine.torch_engine import to_inputs
-from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised
+from fer_vit.explain.faithfulness_measures import BETTER, measure_methods, randomised
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.explain.terms import HIDING, Effects, agreement, region_effects
 from fer_vit.faces import Crops

@@ -12,7 +12,7 @@ import numpy as np
 
 from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.errors import printable
-from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.evaluation_results import Evaluation
 from fer_vit.evaluation.sets import (
     ALL,
     COMPARED,
@@ -40,7 +40,7 @@ from fer_vit.geometry import Array, Mask
 from fer_vit.heads import EXPRESSION
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.measures import measure_intervals
+from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
 from fer_vit.stats.tests import GroupTest, compare_means, group_tests, mcnemar

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer
 

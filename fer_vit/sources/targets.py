@@ -39,7 +39,7 @@ from fer_vit.tables.images import (
 )
 from fer_vit.tables.layout import PATH, split_sheet
 from fer_vit.tables.paths import match_paths
-from fer_vit.tables.read import Table, read_table
+from fer_vit.tables.table_reader import Table, read_table
 from fer_vit.wording import counted, list_names
 
 DESCRIBING = ("split", "label", "person")  # columns that describe a photo

@@ -16,7 +16,7 @@ from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
 from fer_vit.tables.layout import PATH, Source
 from fer_vit.tables.paths import normal_path
-from fer_vit.tables.read import Table, read_table
+from fer_vit.tables.table_reader import Table, read_table
 
 AngleUnit = Literal["degrees", "radians"]
 DIVISORS = {"degrees": 1.0, "radians": math.pi / 180}  # what angles are divided by, by their unit

@@ -40,8 +40,8 @@ from fer_vit.tables.cells import (
 from fer_vit.tables.labelled import Columns, Labelled, has_values
 from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import one_spelling
-from fer_vit.tables.read import Table, is_predictions, read_table
 from fer_vit.tables.rules import check_rows, check_times, order_rows
+from fer_vit.tables.table_reader import Table, is_predictions, read_table
 from fer_vit.wording import format_counts
 
 MAX_NUMBER = 1e12  # sums and ratios of larger numbers overflow

@@ -23,9 +23,9 @@ from fer_vit.store.model_folder import classifier_command
 from fer_vit.texts import json_text
 from fer_vit.train.custom import import_data, import_task
 from fer_vit.train.datamodule import FaceDataModule
+from fer_vit.train.fit_options import TASKS, TaskName, TrainCLI, checkpoint_settings, task_of
 from fer_vit.train.log import hide_noise, log_once
 from fer_vit.train.module import RegionViTModule, class_name
-from fer_vit.train.options import TASKS, TaskName, TrainCLI, checkpoint_settings, task_of
 from fer_vit.train.run import run_trainer
 from fer_vit.train.task import FERTask
 

@@ -14,7 +14,7 @@ from fer_vit.heads import EXPRESSION, HEADS
 from fer_vit.report.score_figures import draw_confusion, outputs_figure
 from fer_vit.report.table import TableWriter, align_columns, share_formats
 from fer_vit.stats.estimate import NO_RESULT
-from fer_vit.stats.measures import measure
+from fer_vit.stats.output_measures import measure
 
 OUTPUT = "output"
 FACES = "faces"

@@ -14,7 +14,7 @@ from torchmetrics.utilities import dim_zero_cat
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, Head
-from fer_vit.stats.measures import measure
+from fer_vit.stats.output_measures import measure
 from fer_vit.train.trained_heads import TrainedHead
 
 # Metrics of the head `expression` that are logged if a face of the split has a label.

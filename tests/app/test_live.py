@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
-from fer_vit.predict.live import ClassifiedFrame
+from fer_vit.predict.camera import ClassifiedFrame
 from tests.helpers.browser import Tab
 from tests.helpers.faces import make_faces
 

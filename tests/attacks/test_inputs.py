@@ -20,7 +20,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
 from fer_vit.predict.people import AngleMean
-from fer_vit.tables.read import read_table
+from fer_vit.tables.table_reader import read_table
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, run
 

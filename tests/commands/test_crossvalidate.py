@@ -15,7 +15,7 @@ import fer_vit
 from fer_vit import load
 from fer_vit.data.manifest import Manifest, in_fold
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.stats import bootstrap
 from fer_vit.tables.labelled import Labelled
 from tests.helpers.commands import fails, run

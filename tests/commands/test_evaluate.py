@@ -15,14 +15,14 @@ from sklearn.metrics import accuracy_score
 import fer_vit
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import cards
-from fer_vit.evaluation.manifest import ManifestFaces
+from fer_vit.evaluation.predicted_manifest import ManifestFaces
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.report.results_page import RESULTS_FILES
 from fer_vit.stats import bootstrap
 from fer_vit.store.model_folder import save_network
-from fer_vit.tables.read import read_table
+from fer_vit.tables.table_reader import read_table
 from tests.helpers.commands import CROPS, fails, run
 from tests.helpers.logits import labelled_logits
 

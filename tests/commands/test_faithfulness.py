@@ -14,7 +14,7 @@ from PIL import Image
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation import explained
-from fer_vit.explain.faithfulness import BETTER
+from fer_vit.explain.faithfulness_measures import BETTER
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -31,7 +31,7 @@ def measured(drawn: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFac
     output = tmp_path_factory.mktemp("measured") / "faces"
     words = ["--checkpoint", checkpoint, "--max_faces", 2, "--output", output]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
+        patch.setattr("fer_vit.explain.faithfulness_measures.FRACTIONS", [0.0, 0.5, 1.0])
         run("faithfulness", drawn / "faces.parquet", *words)
     return output
 
@@ -109,7 +109,7 @@ def test_intervals_are_over_persons_not_faces(
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
     monkeypatch.setattr(explained, "MEASURED", quick)
     monkeypatch.setattr(explained, "METHODS", {"relevance": METHODS["relevance"]})
-    monkeypatch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
+    monkeypatch.setattr("fer_vit.explain.faithfulness_measures.FRACTIONS", [0.0, 0.5, 1.0])
     table = Manifest.read(drawn / "faces.parquet").split("val").table.slice(0, 6)
     persons = pa.array([f"p{row // 2}" for row in range(6)])
     pq.write_table(table.append_column("person", persons), tmp_path / "persons.parquet")
@@ -181,7 +181,7 @@ def test_the_terms_of_further_heads_are_compared_with_hidden_regions(
         torch.nn.init.zeros_(head.by_face)
     save_network(net.eval(), tmp_path / "model")
 
-    monkeypatch.setattr("fer_vit.explain.faithfulness.FRACTIONS", [0.0, 0.5, 1.0])
+    monkeypatch.setattr("fer_vit.explain.faithfulness_measures.FRACTIONS", [0.0, 0.5, 1.0])
     words = ["--checkpoint", tmp_path / "model", "--max_faces", 20, "--output", tmp_path / "m"]
     run("faithfulness", drawn / "faces.parquet", *words)
     terms = json.loads((tmp_path / "m" / "faithfulness.json").read_text())["terms"]

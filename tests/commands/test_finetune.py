@@ -30,7 +30,7 @@ from fer_vit.stats import bootstrap
 from fer_vit.stats.estimate import Estimate
 from fer_vit.store.hub import CARD_FILE, CONFIG_FILE, DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.store.model_folder import CARD
-from fer_vit.tables.read import read_table
+from fer_vit.tables.table_reader import read_table
 from fer_vit.train import recipe
 from fer_vit.train.fit import fit
 from fer_vit.train.recipe import Recipe

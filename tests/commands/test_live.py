@@ -15,7 +15,7 @@ from fer_vit.app.server import LivePage, create_app
 from fer_vit.commands import live as command
 from fer_vit.face.detectors import DETECTORS
 from fer_vit.fields import table_columns
-from fer_vit.predict.live import ClassifiedFrame
+from fer_vit.predict.camera import ClassifiedFrame
 from tests.helpers.commands import fails, main, run
 from tests.helpers.processes import PATIENCE, wait_until
 from tests.helpers.videos import Actor, Blobs, scene, write_video

@@ -13,15 +13,15 @@ import pytest
 from scipy.stats import t, ttest_ind, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
+from fer_vit.comparison.comparison_page import clearness
+from fer_vit.comparison.comparison_results import Comparison
 from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.episodes import TRANSITIONS
 from fer_vit.comparison.measures import SHARES, Kind, Measure
-from fer_vit.comparison.page import clearness
-from fer_vit.comparison.read import CompareOptions, read_study
-from fer_vit.comparison.results import Comparison
+from fer_vit.comparison.read_study import CompareOptions, read_study
 from fer_vit.comparison.rows import Contrast
 from fer_vit.comparison.study import Study, choose_design
-from fer_vit.comparison.tables import measure_table
+from fer_vit.comparison.study_tables import measure_table
 from fer_vit.errors import FerVitError
 from fer_vit.predict.smoothing import RECORDED
 from fer_vit.stats.estimate import size_text

@@ -7,7 +7,7 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.face.image import ImageError, encode_png
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.report.table import TableWriter

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.read import EvaluateOptions, read_labelled
+from fer_vit.evaluation.read_labelled import EvaluateOptions, read_labelled
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model

@@ -7,7 +7,7 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read import EvaluateOptions
+from fer_vit.evaluation.read_labelled import EvaluateOptions
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face

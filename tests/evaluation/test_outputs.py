@@ -16,7 +16,7 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.evaluation import robustness, score as scoring
 from fer_vit.evaluation.altered import score_altered
-from fer_vit.evaluation.manifest import predict_manifest
+from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, Altered, AlteredFaces
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, HeadOutputs, Output
@@ -26,7 +26,7 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
 from fer_vit.stats import bootstrap
-from fer_vit.stats.measures import measure, measure_intervals
+from fer_vit.stats.output_measures import measure, measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.tables.labelled import Labelled, Targeted, pair_outputs

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read import EvaluateOptions
+from fer_vit.evaluation.read_labelled import EvaluateOptions
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import leave_out_uncertain, read_predictions
 

@@ -22,7 +22,7 @@ from sklearn.metrics import (
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from fer_vit.evaluation.results import Evaluation
+from fer_vit.evaluation.evaluation_results import Evaluation
 from fer_vit.evaluation.score import score
 from fer_vit.evaluation.sets import MIN_GROUP
 from fer_vit.faces import as_objects
@@ -36,7 +36,7 @@ from fer_vit.stats.bootstrap import (
     resample_sums,
 )
 from fer_vit.stats.estimate import Estimate
-from fer_vit.stats.measures import measure_intervals
+from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.scores import (
     SCORES,
     confusion_matrix,

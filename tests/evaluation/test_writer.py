@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from fer_vit.evaluation.page import class_table
+from fer_vit.evaluation.evaluation_page import class_table
 from fer_vit.report.intervals import ChartRow, interval_chart
 from fer_vit.report.plots import calibration_plot, series_plots
 from fer_vit.report.results_page import Card, Page as ResultsPage, Section, write_page

@@ -6,9 +6,15 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from fer_vit.explain import faithfulness
+from fer_vit.explain import faithfulness_measures
 from fer_vit.explain.attribution import blur, explain, explain_each
-from fer_vit.explain.faithfulness import BETTER, measure_methods, randomised, saco, spearman
+from fer_vit.explain.faithfulness_measures import (
+    BETTER,
+    measure_methods,
+    randomised,
+    saco,
+    spearman,
+)
 from fer_vit.explain.methods import CONTROLS
 from fer_vit.explain.trace import trace
 from fer_vit.model.region_vit import RegionViT
@@ -121,7 +127,7 @@ def test_the_control_is_signed_and_a_mean_of_several_draws(monkeypatch: pytest.M
     measures = measure_methods(net, *batch, ["random"])["random"]
     each = []
     for draw in draws:
-        monkeypatch.setattr(faithfulness, "explain_each", lambda *_, draw=draw: [draw])
+        monkeypatch.setattr(faithfulness_measures, "explain_each", lambda *_, draw=draw: [draw])
         each.append(measure_methods(net, *batch, ["random"])["random"])
     for name in ("deletion", "region agreement"):
         assert torch.allclose(

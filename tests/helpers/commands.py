@@ -15,7 +15,7 @@ from jsonargparse import capture_parser
 from fer_vit import cli
 from fer_vit.store.config_files import shipped_configs
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.options import TrainCLI
+from fer_vit.train.fit_options import TrainCLI
 from fer_vit.train.task import FERTask
 from tests.helpers.models import ROUNDING
 

@@ -24,9 +24,9 @@ from fer_vit.face.detectors import DETECTORS
 from fer_vit.face.image import UNREADABLE_VIDEO, ImageError
 from fer_vit.faces import Faces
 from fer_vit.geometry import Image
-from fer_vit.predict import frames as reader, live
+from fer_vit.predict import camera, frames as reader
+from fer_vit.predict.camera import camera_frames, public_source_name, read_newest, watch
 from fer_vit.predict.frames import Frame, play, read_frames
-from fer_vit.predict.live import camera_frames, public_source_name, read_newest, watch
 from fer_vit.predict.recognizer import Recognizer
 from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
@@ -44,7 +44,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> Recognizer:
         for frame in frames:
             yield make_faces(["a"], [], path=name, frame=frame.number, seconds=frame.seconds)
 
-    monkeypatch.setattr(live, "recognize_frames", recognize)
+    monkeypatch.setattr(camera, "recognize_frames", recognize)
     return cast(Recognizer, None)
 
 
@@ -202,10 +202,10 @@ def test_a_missing_or_disconnected_camera(
     no_model: Recognizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = np.full((4, 6, 3), (255, 0, 9), np.uint8)
-    camera = Mock(
+    device = Mock(
         **{"read.side_effect": [(True, picture), (True, picture), (False, None), (False, None)]}
     )
-    monkeypatch.setattr(live.cv2, "VideoCapture", lambda number: camera)
+    monkeypatch.setattr(camera.cv2, "VideoCapture", lambda number: device)
     frames = camera_frames(0)
     images = [next(frames), next(frames)]
     assert [frame.number for frame in images] == [0, 1]
@@ -215,18 +215,18 @@ def test_a_missing_or_disconnected_camera(
         next(frames)
     with pytest.raises(FerVitError, match=r"^camera 7: no such camera\.$"):
         next(watch(no_model, "7"))
-    assert camera.release.call_count == 2
+    assert device.release.call_count == 2
 
 
 def test_a_camera_leaves_opencv_as_loud_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = live.cv2.utils.logging
+    log = camera.cv2.utils.logging
     levels: list[int] = []
 
     def read() -> tuple[bool, np.ndarray | None]:
         levels.append(log.getLogLevel())
         return (True, np.zeros((4, 6, 3), np.uint8)) if len(levels) < 3 else (False, None)
 
-    monkeypatch.setattr(live.cv2, "VideoCapture", lambda number: Mock(read=read))
+    monkeypatch.setattr(camera.cv2, "VideoCapture", lambda number: Mock(read=read))
     before = log.setLogLevel(log.LOG_LEVEL_WARNING)
     try:
         for _ in range(2):
@@ -273,7 +273,7 @@ def squares(tmp_path: Path) -> Path:
 
 
 def test_watch_and_predict_agree(model: Recognizer, squares: Path) -> None:
-    seen = list(live.recognize_frames(model, read_frames(squares), "a"))
+    seen = list(camera.recognize_frames(model, read_frames(squares), "a"))
     expected = list(model.stream(squares))
     assert [faces.infos[0].frame for faces in seen] == [*range(20)]
     # `predict` searches the last frame, and a camera's last frame is not known

@@ -28,9 +28,9 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.computed import head_angles, measure_blur, regions_in_photo
+from fer_vit.predict.face_results import FaceResults
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResults
 from fer_vit.store.model_folder import save_network
 from tests.helpers.commands import CROPS, predict, run
 from tests.helpers.crops import as_tensors, noise_crops, probabilities

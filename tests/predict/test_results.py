@@ -27,8 +27,8 @@ from fer_vit.face.crop import DEFAULT_REGIONS
 from fer_vit.face.finder import MAX_SIDE
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
+from fer_vit.predict.face_results import FaceResult, FaceResults
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResult, FaceResults
 from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT_MODEL
 from tests.helpers.commands import main

@@ -24,7 +24,7 @@ from fer_vit.predict.tables import (
     predict_table,
 )
 from fer_vit.report.table import TableWriter
-from fer_vit.tables.read import find_tables
+from fer_vit.tables.table_reader import find_tables
 from tests.helpers.commands import main
 from tests.helpers.models import small_model
 

@@ -25,7 +25,7 @@ from fer_vit.report.table import (
     markdown,
 )
 from fer_vit.tables.cells import read_numbers, read_paths
-from fer_vit.tables.read import is_table, read_table
+from fer_vit.tables.table_reader import is_table, read_table
 
 COLUMNS = {"path": str, "face": int, "score": float}
 ROWS = [

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from fer_vit.stats.measures import MEASURES, Pairs, measure
+from fer_vit.stats.output_measures import MEASURES, Pairs, measure
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.normal(0, 20, 300)

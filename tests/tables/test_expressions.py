@@ -11,7 +11,7 @@ from fer_vit.errors import TableError
 from fer_vit.report.table import FACTS_KEY
 from fer_vit.tables.layout import Source
 from fer_vit.tables.predicted import find_labels
-from fer_vit.tables.read import Table
+from fer_vit.tables.table_reader import Table
 
 
 def labels(*columns: str, record: list[str] | None = None, **values: Any) -> list[str]:

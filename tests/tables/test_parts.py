@@ -6,7 +6,7 @@ import pytest
 
 from fer_vit.errors import FerVitError
 from fer_vit.tables.predicted import read_predictions
-from fer_vit.tables.read import find_tables
+from fer_vit.tables.table_reader import find_tables
 
 
 def test_hostile_numbers_in_table_names(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.tables import json_lines, layout, read
-from fer_vit.tables.read import is_table, read_table
+from fer_vit.tables import json_lines, layout, table_reader
+from fer_vit.tables.table_reader import is_table, read_table
 from tests.helpers.marks import slow
 
 ROWS = {"path": ["é, ü.png", 'of "a";b.png'], "x": ["1", "two\nlines"]}
@@ -258,7 +258,7 @@ def test_workbooks_that_are_not_read(tmp_path: Path) -> None:
 
 def test_json_lines_of_any_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(read, "_read_file", lambda path: json_lines.read_json_lines(path))
+    monkeypatch.setattr(table_reader, "_read_file", lambda path: json_lines.read_json_lines(path))
     rows = [
         {"path": 7, "x": 1},
         {"x": 2.5, "path": "b"},

@@ -15,7 +15,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.tables.images import read_images, read_truth_table
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import type_columns
-from fer_vit.tables.read import read_table
+from fer_vit.tables.table_reader import read_table
 
 ROWS = 4
 NOT_UTF8 = pa.Array.from_buffers(

@@ -17,8 +17,8 @@ from fer_vit.errors import FerVitError, ModelError
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.train.custom import import_task, init_arguments, load_custom
+from fer_vit.train.fit_options import TrainCLI
 from fer_vit.train.module import DEFAULT_NETWORK
-from fer_vit.train.options import TrainCLI
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import CROPS, TINY, fails, read, run
 

@@ -21,7 +21,7 @@ from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, HeadOutputs
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
-from fer_vit.stats.measures import measure
+from fer_vit.stats.output_measures import measure
 from fer_vit.store.model_folder import load_network
 from fer_vit.train.fit import train
 from fer_vit.train.task import FERTask

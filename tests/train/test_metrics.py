@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fer_vit.heads import HEADS, MOVEMENTS, POSE
-from fer_vit.stats.measures import MEASURES, measure
+from fer_vit.stats.output_measures import MEASURES, measure
 from fer_vit.train.metrics import OutputMetrics
 
 

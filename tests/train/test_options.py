@@ -134,7 +134,7 @@ def test_settings_in_a_checkpoint_are_checked_like_words(
 
 
 def test_bf16_is_emulated_nowhere(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.train.options.has_bf16", lambda accelerator: False)
+    monkeypatch.setattr("fer_vit.train.fit_options.has_bf16", lambda accelerator: False)
     assert build(*TINY[:5], "--trainer.precision=bf16-mixed").trainer.precision == "32-true"
 
 

@@ -4,10 +4,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from fer_vit.comparison.comparison_page import comparison_page
 from fer_vit.comparison.episodes import SECONDS
 from fer_vit.comparison.measures import Kind, probability_kind
-from fer_vit.comparison.page import comparison_page
-from fer_vit.comparison.prose import describe_methods, describe_missing, describe_results
 from fer_vit.comparison.rows import (
     CONDITIONS,
     EPISODES,
@@ -18,7 +17,8 @@ from fer_vit.comparison.rows import (
     SD,
     StudyRows,
 )
-from fer_vit.comparison.tables import comparison_tables
+from fer_vit.comparison.sentences import describe_methods, describe_missing, describe_results
+from fer_vit.comparison.study_tables import comparison_tables
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.results_page import write_page
 from fer_vit.stats.results import nest
@@ -130,7 +130,7 @@ class Comparison(StudyRows):
         draw = None
         if figures is not None:
             # not at the top: matplotlib takes a second to load
-            from fer_vit.comparison.figures import save_figures
+            from fer_vit.comparison.paper_figures import save_figures
 
             draw = partial(save_figures, self, figures)
         page = comparison_page(self)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from fer_vit.comparison.comparison_page import choose_charted, difference_rows, mean_rows
 from fer_vit.comparison.measures import Kind
-from fer_vit.comparison.page import choose_charted, difference_rows, mean_rows
 from fer_vit.comparison.rows import StudyRows
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.interval_figures import differences_figure, means_figure

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fer_vit.comparison.measures import SHARES, Kind, Measure, probability_kind
-from fer_vit.comparison.prose import PROSE, describe_methods, describe_results
 from fer_vit.comparison.rows import (
     ALPHA,
     CONDITIONS,
@@ -17,6 +16,7 @@ from fer_vit.comparison.rows import (
     Contrast,
     StudyRows,
 )
+from fer_vit.comparison.sentences import PROSE, describe_methods, describe_results
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array

@@ -4,7 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fer_vit.evaluation.page import evaluation_page
+from fer_vit.evaluation.evaluation_page import evaluation_page
 from fer_vit.evaluation.sets import EvaluationRows, keys, value
 from fer_vit.report.results_page import Page, page_text, write_page
 from fer_vit.stats.results import nest

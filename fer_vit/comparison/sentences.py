@@ -32,7 +32,7 @@ from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
 from fer_vit.report.results_page import fact_title
 from fer_vit.stats.persons import ALL_EQUAL, MIN_PERSONS
-from fer_vit.tables.read import READERS, table_suffix
+from fer_vit.tables.table_reader import READERS, table_suffix
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, join_names, list_names
 

@@ -17,11 +17,11 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.image import ImageError, quiet_opencv
 from fer_vit.faces import PhotoInfo
 from fer_vit.geometry import Image
+from fer_vit.predict.face_results import FaceResults
 from fer_vit.predict.frames import Frame, play
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import make_finder
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.predict.results import FaceResults
 from fer_vit.predict.shots import make_small, number_shots
 from fer_vit.predict.smoothing import LIVE, smooth_faces
 from fer_vit.predict.video import track_faces

@@ -34,7 +34,7 @@ from fer_vit.report.prose import Prose
 from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.bootstrap import MIN_UNITS
 from fer_vit.stats.estimate import NO_RESULT, estimate_text
-from fer_vit.stats.measures import MEASURES
+from fer_vit.stats.output_measures import MEASURES
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import SCORES, is_recall, occurring
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fer_vit.data.manifest import Manifest, no_label
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.manifest import ManifestFaces, open_manifest
+from fer_vit.evaluation.predicted_manifest import ManifestFaces, open_manifest
 from fer_vit.extras import require
 from fer_vit.faces import as_objects
 from fer_vit.labels import Merge
@@ -19,7 +19,7 @@ from fer_vit.tables.images import AngleUnit, Truth, read_truth_table
 from fer_vit.tables.join import add_truth
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import check_no_photos, check_predicted, read_predictions
-from fer_vit.tables.read import is_predictions, is_table
+from fer_vit.tables.table_reader import is_predictions, is_table
 
 if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT
