@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import fer_vit
+from tests.helpers.pages import PAGES, ROOT
 from tests.helpers.sources import parsed
 
-PACKAGE = Path(__file__).parents[1] / "fer_vit"
+PACKAGE = ROOT / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
     {"angles", "files", "numbered"},
@@ -129,6 +131,146 @@ OPTION = re.compile(
 )
 """An option of the command line, or a setting of a config, but not the file of a model."""
 
+NO_DOORS = {
+    r"fer_vit\.\w+": "the package itself",
+    r"fer_vit\.commands\..*": "the command line imports commands by their names",
+    r"fer_vit\.model\..*": "layers, which tests compare with timm and torch.nn",
+    r"fer_vit\.sources\.\w+\.read": "`MODULES` names the modules of data sets",
+    r"fer_vit\.sources\.cartoon\.draw_face": "the faces that tests draw",
+}
+"""Names that tests use although nothing outside of their room imports them, with the reason."""
+NOT_YET = {
+    "app/conftest.py",
+    "app/test_live.py",
+    "app/test_page.py",
+    "app/test_server.py",
+    "app/test_tasks.py",
+    "attacks/test_decode.py",
+    "attacks/test_inputs.py",
+    "attacks/test_python.py",
+    "commands/test_app.py",
+    "commands/test_compare.py",
+    "commands/test_crossvalidate.py",
+    "commands/test_evaluate.py",
+    "commands/test_export.py",
+    "commands/test_faithfulness.py",
+    "commands/test_finetune.py",
+    "commands/test_hostile.py",
+    "commands/test_predict.py",
+    "commands/test_prepare.py",
+    "commands/test_repeat.py",
+    "commands/test_visualize.py",
+    "comparison/test_study.py",
+    "conftest.py",
+    "data/test_manifest.py",
+    "data/test_targets.py",
+    "engine/test_engines.py",
+    "evaluation/test_join.py",
+    "evaluation/test_outputs.py",
+    "evaluation/test_robustness.py",
+    "evaluation/test_scores.py",
+    "evaluation/test_writer.py",
+    "explain/test_faithfulness.py",
+    "explain/test_ground_truth.py",
+    "explain/test_heads.py",
+    "explain/test_methods.py",
+    "explain/test_pixels.py",
+    "explain/test_terms.py",
+    "exporting/test_formats.py",
+    "face/test_crop.py",
+    "face/test_detectors.py",
+    "face/test_image.py",
+    "face/test_landmarks.py",
+    "face/test_pose.py",
+    "face/test_yunet.py",
+    "helpers/commands.py",
+    "helpers/killed.py",
+    "helpers/logits.py",
+    "helpers/servers.py",
+    "predict/test_annotate.py",
+    "predict/test_frames.py",
+    "predict/test_inputs.py",
+    "predict/test_live.py",
+    "predict/test_outputs.py",
+    "predict/test_people.py",
+    "predict/test_photos.py",
+    "predict/test_recognizer.py",
+    "predict/test_results.py",
+    "predict/test_shots.py",
+    "predict/test_smoothing.py",
+    "predict/test_tables.py",
+    "predict/test_video.py",
+    "report/test_draw.py",
+    "report/test_face_figures.py",
+    "report/test_figures.py",
+    "report/test_fonts.py",
+    "report/test_html.py",
+    "report/test_intervals.py",
+    "report/test_panels.py",
+    "report/test_plots.py",
+    "report/test_table.py",
+    "sources/test_add_landmarks.py",
+    "sources/test_archive.py",
+    "sources/test_class_names.py",
+    "sources/test_drawn.py",
+    "sources/test_duplicates.py",
+    "sources/test_errors.py",
+    "sources/test_ferplus.py",
+    "sources/test_readers.py",
+    "sources/test_splits.py",
+    "sources/test_targets.py",
+    "sources/test_text_tables.py",
+    "stats/test_measures.py",
+    "stats/test_series.py",
+    "system/test_untrusted.py",
+    "tables/test_cells.py",
+    "tables/test_expressions.py",
+    "tables/test_images.py",
+    "tables/test_parts.py",
+    "tables/test_read.py",
+    "tables/test_rules.py",
+    "tables/test_types.py",
+    "test_api.py",
+    "test_callbacks.py",
+    "test_cli.py",
+    "test_core.py",
+    "test_crashes.py",
+    "test_docs.py",
+    "test_errors.py",
+    "test_extras.py",
+    "test_fields.py",
+    "test_fuzz.py",
+    "test_geometry.py",
+    "test_golden.py",
+    "test_heads.py",
+    "test_json.py",
+    "test_listing.py",
+    "test_new_head.py",
+    "test_platforms.py",
+    "test_processes.py",
+    "test_security.py",
+    "train/test_custom.py",
+    "train/test_datamodule.py",
+    "train/test_drawn_heads.py",
+    "train/test_heads.py",
+    "train/test_metrics.py",
+    "train/test_module.py",
+    "train/test_options.py",
+    "train/test_outputs.py",
+    "train/test_pretraining.py",
+    "train/test_resume.py",
+    "train/test_resuming.py",
+    "train/test_run.py",
+    "train/test_starting.py",
+    "train/test_task.py",
+    "visualization/test_arcs.py",
+    "visualization/test_charts.py",
+    "visualization/test_evidence.py",
+    "visualization/test_mean_faces.py",
+    "web/test_page.py",
+}
+"""Tests that still use names from inside a room."""
+
 
 def imported(path: Path) -> set[str]:
     return imported_names(ast.walk(parsed(path)))
@@ -158,6 +300,9 @@ def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
 def module_name(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path) for path in FILES}
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +399,59 @@ def test_options_in_messages_can_be_translated() -> None:
         for text in constants(path):
             remaining = re.sub(TRANSLATED, "", text)
             assert not OPTION.search(remaining), f"{path}: name the option in backquotes: {text}"
+
+
+def modules_in_scope(path: Path) -> dict[str, str]:
+    """The modules of the package that a file imports, by the names that they have there."""
+    modules = dict[str, str]()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return {name: module for name, module in modules.items() if module in MODULES}
+
+
+def used_names(path: Path) -> set[str]:
+    """The names of the package that a file imports, reads from an imported module, or patches."""
+    names = imported(path) - MODULES
+    modules = modules_in_scope(path)
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Attribute(ast.Name() | ast.Attribute() as owner, name):
+                names.add(f"{modules.get(ast.unparse(owner))}.{name}")
+            case ast.Call(ast.Attribute(attr="setattr"), [ast.Name(owner), ast.Constant(name), *_]):
+                names.add(f"{modules.get(owner)}.{name}")
+            case ast.Call(ast.Attribute(attr="setattr"), [ast.Constant(name), *_]):
+                names.add(str(name))
+    return {name for name in names if name.startswith("fer_vit.") and "__" not in name}
+
+
+def find_doors() -> set[str]:
+    """The names that another room, `docs/` or `web/` uses, or that the documentation names."""
+    doors = {f"fer_vit.{home}.{name}" for name, home in fer_vit.HOMES.items()}
+    for path in FILES:
+        own_room = ".".join(module_name(path).split(".")[:2])
+        used = used_names(path)
+        doors |= {name for name in used if not name.startswith(f"{own_room}.")}
+        if path.name == "__init__.py":
+            doors |= used
+    for path in (*ROOT.glob("docs/*.py"), *ROOT.glob("web/*.py")):
+        doors |= used_names(path)
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        doors |= set(re.findall(r"fer_vit(?:\.\w+)+", text))
+        for module, names in re.findall(r"from (fer_vit[\w.]*) import ([\w, ]+)", text):
+            doors |= {f"{module}.{name.strip()}" for name in names.split(",")}
+    return doors
+
+
+def test_tests_use_doors() -> None:
+    """So that a room can be rebuilt without its tests."""
+    allowed = re.compile("|".join(NO_DOORS))
+    doors = find_doors()
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        file = str(path.relative_to(ROOT / "tests"))
+        inner = {name for name in used_names(path) - doors if not allowed.fullmatch(name)}
+        assert not inner or file in NOT_YET, file
