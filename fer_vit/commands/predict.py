@@ -109,9 +109,9 @@ def predict(options: PredictOptions) -> None:
     check_rank(rank, outputs)
 
     network = options.find_network()
-    started = None
-    if not outputs.in_folder:
-        started = start_reading(options.checkpoint, inputs.files, photos)
+    batches = None
+    if not outputs.in_folder and options.model is None:
+        batches = start_reading(options.checkpoint, inputs.files, photos)
     # not at the top: the import of the network's libraries takes two seconds. The workers, which
     # have started, read meanwhile.
     with collector_off():
@@ -135,7 +135,7 @@ def predict(options: PredictOptions) -> None:
     if outputs.in_folder:
         run = predict_folder(recognizer, inputs.files, photos, outputs, options.part_size, rank)
     else:
-        found = recognizer.recognize(inputs.files, photos, started)
+        found = recognizer.recognize(inputs.files, photos, batches)
         run = predict_table(recognizer, found, inputs.files, photos, outputs)
     LOGGER.info(describe_run(run, outputs, photos))
     if options.strict and run.num_unreadable:

@@ -34,7 +34,7 @@ from fer_vit.faces import READ_STATUSES, Faces, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs
 from fer_vit.labels import Merge, merge_names, merge_probabilities
-from fer_vit.predict.photos import Reader, read_batches
+from fer_vit.predict.reading import Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
 

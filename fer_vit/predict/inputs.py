@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def source_name(source: Source, index: int) -> str:
     return f"<bytes {index}>" if isinstance(source, bytes) else f"image {index}"
 
 
-def is_video(path: object) -> bool:
+def is_video(path: object) -> TypeGuard[Path]:
     """Returns whether a source is a video by its suffix, or a GIF of several frames."""
     if not isinstance(path, Path):
         return False

@@ -1,14 +1,13 @@
-"""Reads photos: finds the faces, cuts them out, and joins the crops to batches for the network.
+"""How photos and videos are read: the options; and finds and cuts out the faces of one photo.
 
-`inputs.py` lists what is read, and `reading.py` reads several photos at a time.
+`video.py` does so for one video, and `reading.py` for many of both.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -25,7 +24,7 @@ from fer_vit.face.detectors import (
 )
 from fer_vit.face.finder import FaceFinder, FaceMode
 from fer_vit.face.headers import has_several_pages, is_animated
-from fer_vit.face.image import CRASHED, ImageError
+from fer_vit.face.image import ImageError
 from fer_vit.faces import (
     FIRST_FRAME,
     NO_FACE,
@@ -34,14 +33,12 @@ from fer_vit.faces import (
     Faces,
     PhotoInfo,
     Source,
-    join_faces,
     no_faces,
 )
 from fer_vit.geometry import Image
 from fer_vit.options import Count, NotNegative, Number, Options, Positive, Share
-from fer_vit.predict.inputs import is_video, source_name
+from fer_vit.predict.inputs import is_video
 from fer_vit.predict.smoothing import RECORDED
-from fer_vit.processes import work_in_processes
 from fer_vit.times import Time, read_seconds
 
 # Fields of `PhotoOptions` that photos do not use.
@@ -141,44 +138,27 @@ class PhotoOptions(Options):
         return values
 
 
-@dataclass(frozen=True, eq=False)
-class PhotoReader:
-    """Reads photos, finds their faces and cuts them out."""
-
-    sources: Sequence[Source]
-    finder: FaceFinder
-
-    def name(self, index: int) -> str:
-        """Returns the name of a photo in results."""
-        return source_name(self.sources[index], index)
-
-    def read_faces(self, index: int) -> Iterator[Faces]:
-        """Yields the faces of a photo with their crops."""
-        yield self.read(index)
-
-    def read(self, index: int) -> Faces:
-        """Returns the faces of a photo with their crops; the status says why it cannot be read."""
-        source = self.sources[index]
-        info = PhotoInfo(self.name(index), index=index)
-        try:
-            content = image_file.read_bytes(source) if isinstance(source, Path) else source
-            if isinstance(content, bytes):
-                search = self.finder.find_in_file(content, info)
-                has_more = is_animated(content) or has_several_pages(content)
-            else:
-                search = self.finder.search(content, info)
-                has_more = False
-            faces = self.finder.crop(search.image, search.faces, search.reduction)
-            taken_whole = self.finder.shows_photo(search.image)
-        except ImageError as error:
-            return no_faces([replace(info, status=str(error))])
-        except (cv2.error, MemoryError):  # an image of an odd shape, or a huge image
-            return no_faces([replace(info, status="the image cannot be processed")])
-        status = OK if len(faces) else NO_FACE
-        if has_more:
-            status = FIRST_FRAME
-        info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
-        return replace(faces, infos=(info,))
+def find_in_photo(source: Source, info: PhotoInfo, finder: FaceFinder) -> Faces:
+    """Returns the faces of a photo with their crops; the status says why it cannot be read."""
+    try:
+        content = image_file.read_bytes(source) if isinstance(source, Path) else source
+        if isinstance(content, bytes):
+            search = finder.find_in_file(content, info)
+            has_more = is_animated(content) or has_several_pages(content)
+        else:
+            search = finder.search(content, info)
+            has_more = False
+        faces = finder.crop(search.image, search.faces, search.reduction)
+        taken_whole = finder.shows_photo(search.image)
+    except ImageError as error:
+        return no_faces([replace(info, status=str(error))])
+    except (cv2.error, MemoryError):  # an image of an odd shape, or a huge image
+        return no_faces([replace(info, status="the image cannot be processed")])
+    status = OK if len(faces) else NO_FACE
+    if has_more:
+        status = FIRST_FRAME
+    info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
+    return replace(faces, infos=(info,))
 
 
 def crop_again(faces: Faces, image: Image) -> Crops:
@@ -190,32 +170,3 @@ def crop_again(faces: Faces, image: Image) -> Crops:
         valid=faces.visible,
         to_crop=faces.to_crop,
     )
-
-
-class Reader(Protocol):
-    """Reads sources by their index."""
-
-    def read_faces(self, index: int) -> Iterator[Faces]:
-        """Yields the faces of a photo, or of the frames of a video, with their crops."""
-
-    def name(self, index: int) -> str:
-        """Returns the name of a source in tables."""
-
-
-def read_batches(
-    reader: Reader, indices: Sequence[int], batch_size: int, processes: int
-) -> Iterator[Faces]:
-    """Yields batches of photos or frames in order, with their faces and the crops of these.
-
-    Worker processes read them; with 0 `processes`, this process does. A source that kills its
-    worker process has the status `CRASHED`.
-    """
-
-    def each_photo() -> Iterator[Faces]:
-        for index, faces in work_in_processes(reader.read_faces, indices, processes):
-            crashed = PhotoInfo(reader.name(index), CRASHED, index)
-            yield no_faces([crashed]) if faces is None else faces
-
-    photos = each_photo()
-    while batch := list(islice(photos, batch_size)):
-        yield join_faces(batch)

@@ -1,74 +1,41 @@
-"""Reads sources in worker processes, as batches of photos and frames, in order.
+"""Reads photos and videos in worker processes, as batches of photos and frames, in order.
 
-`photos.py` reads one photo, and `video.py` the frames of one video. Reading can start before the
-model is loaded.
+`inputs.py` lists what is read. `photos.py` reads one photo, and `video.py` the frames of one video.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Protocol
 
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
-from fer_vit.faces import Faces, Source
+from fer_vit.face.image import CRASHED
+from fer_vit.faces import Faces, PhotoInfo, Source, join_faces, no_faces
 from fer_vit.model_settings import read_crop
-from fer_vit.predict.inputs import is_video
-from fer_vit.predict.photos import PhotoOptions, PhotoReader, Reader, read_batches
-from fer_vit.predict.stamps import StampedReader
-from fer_vit.processes import cores
+from fer_vit.predict.inputs import is_video, source_name
+from fer_vit.predict.photos import PhotoOptions, find_in_photo
+from fer_vit.predict.stamps import read_stamp
+from fer_vit.processes import cores, work_in_processes
 from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
 
 
-def read_sources(
-    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions, stamped: bool = False
-) -> Iterator[Faces]:
-    """Yields batches of photos and frames, in order. The first worker processes start at once.
+def start_reading(
+    model: str | None, sources: Sequence[Source], options: PhotoOptions
+) -> Iterator[Faces] | None:
+    """Starts to read for a shipped model, which is loaded meanwhile.
 
-    With `stamped`, the sources are files, and each `PhotoInfo` has the stamp of its file.
+    Returns None if `options.workers` is 0 or None, and for other models, because their crops are
+    known only when they are loaded.
     """
-    # Runs of successive photos, and of successive videos.
-    by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
-    runs = (
-        _read_run(sources, finder, options, stamped, videos, list(indices))
-        for videos, indices in by_kind
-    )
-    first_run = next(runs, iter(()))  # starts its worker processes
-    return chain(first_run, chain.from_iterable(runs))
-
-
-def _read_run(
-    sources: Sequence[Source],
-    finder: FaceFinder,
-    options: PhotoOptions,
-    stamped: bool,
-    videos: bool,
-    indices: Sequence[int],
-) -> Iterator[Faces]:
-    """Yields batches of successive photos, or, with `videos`, of successive videos."""
-    processes = count_processes(options, len(indices), videos)
-    reader: Reader = PhotoReader(sources, finder)
-    if videos:
-        from fer_vit.predict.video import VideoReader  # not at the top: photos need no PyAV
-
-        reader = VideoReader(sources, finder, options)
-    if stamped:
-        reader = StampedReader(reader)
-    return read_batches(reader, indices, options.batch_size, processes)
-
-
-def count_processes(options: PhotoOptions, num_sources: int, videos: bool) -> int:
-    """Returns how many worker processes read photos or videos; 0: the main process reads them.
-
-    A file that crashes a decoder ends the process that reads it.
-    """
-    workers = cores() if options.workers is None else options.workers
-    if videos:
-        return min(workers, 1)
-    if options.workers is None and num_sources <= options.batch_size:
-        return 0  # a few photos are read faster than workers start
-    return min(workers, math.ceil(num_sources / options.batch_size))
+    folder = shipped_models().get(model or DEFAULT_MODEL)
+    if folder is None or not options.workers:
+        return None
+    spec = read_crop(read_config(folder, folder.name), folder.name)
+    return read_sources(sources, make_finder(spec, options), options)
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
@@ -86,23 +53,90 @@ def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
     return FaceFinder(spec, options.face, detector.load(min_score))
 
 
-class Started(NamedTuple):
-    """Reading that began before the model was loaded: imports for a model take two seconds."""
+def read_sources(
+    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions, stamped: bool = False
+) -> Iterator[Faces]:
+    """Yields batches of photos and frames, in order. The first worker processes start at once.
 
-    spec: CropSpec  # how faces are cropped, for the model that will be loaded
-    batches: Iterator[Faces]
-
-
-def start_reading(
-    model: str | None, sources: Sequence[Source], options: PhotoOptions
-) -> Started | None:
-    """Starts to read for a shipped model.
-
-    Returns None if `options.workers` is 0 or None, and for other models, because their crops are
-    known only when they are loaded.
+    With `stamped`, the sources are files, and each `PhotoInfo` has the stamp of its file.
     """
-    folder = shipped_models().get(model or DEFAULT_MODEL)
-    if folder is None or not options.workers:
-        return None
-    spec = read_crop(read_config(folder, folder.name), folder.name)
-    return Started(spec, read_sources(sources, make_finder(spec, options), options))
+    reader = SourceReader(sources, finder, options, stamped)
+    # Runs of successive photos, and of successive videos.
+    by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
+    runs = (_read_run(reader, list(indices), videos) for videos, indices in by_kind)
+    first_run = next(runs, iter(()))  # starts its worker processes
+    return chain(first_run, chain.from_iterable(runs))
+
+
+def _read_run(reader: "SourceReader", indices: Sequence[int], videos: bool) -> Iterator[Faces]:
+    """Yields batches of successive photos, or, with `videos`, of successive videos."""
+    options = reader.options
+    workers = cores() if options.workers is None else options.workers
+    if videos:
+        processes = min(workers, 1)  # a file that crashes a decoder ends the process that reads it
+    elif options.workers is None and len(indices) <= options.batch_size:
+        processes = 0  # a few photos are read faster than workers start
+    else:
+        processes = min(workers, math.ceil(len(indices) / options.batch_size))
+    return read_batches(reader, indices, options.batch_size, processes)
+
+
+class Reader(Protocol):
+    """Reads sources by their index."""
+
+    def name(self, index: int) -> str:
+        """Returns the name of a source in results."""
+
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of a photo, or of the frames of a video, with their crops."""
+
+
+def read_batches(
+    reader: Reader, indices: Sequence[int], batch_size: int, processes: int
+) -> Iterator[Faces]:
+    """Yields batches of photos or frames in order, with their faces and the crops of these.
+
+    Worker processes, which start at once, read them; with 0 `processes`, this process does. A
+    source that kills its worker process has the status `CRASHED`.
+    """
+    results = work_in_processes(reader.read_faces, indices, processes)
+
+    def each_photo() -> Iterator[Faces]:
+        for index, faces in results:
+            crashed = PhotoInfo(reader.name(index), CRASHED, index)
+            yield no_faces([crashed]) if faces is None else faces
+
+    def each_batch() -> Iterator[Faces]:
+        photos = each_photo()
+        while batch := list(islice(photos, batch_size)):
+            yield join_faces(batch)
+
+    return each_batch()
+
+
+@dataclass(frozen=True, eq=False)
+class SourceReader:
+    """Reads photos and videos by their index, finds their faces and cuts them out."""
+
+    sources: Sequence[Source]
+    finder: FaceFinder
+    options: PhotoOptions
+    stamped: bool = False
+
+    def name(self, index: int) -> str:
+        """Returns the name of a source in results."""
+        return source_name(self.sources[index], index)
+
+    def read_faces(self, index: int) -> Iterator[Faces]:
+        """Yields the faces of a photo, or of each frame of a video, with their crops."""
+        source = self.sources[index]
+        info = PhotoInfo(self.name(index), index=index)
+        if self.stamped:
+            # The stamp is first: a file that is replaced meanwhile differs from its stamp.
+            info = replace(info, stamp=read_stamp(Path(info.path)))
+        if is_video(source):
+            from fer_vit.predict.video import find_in_video  # not at the top: photos need no PyAV
+
+            yield from find_in_video(source, info, self.finder, self.options)
+        else:
+            yield find_in_photo(source, info, self.finder)

@@ -49,7 +49,7 @@ from fer_vit.predict.face_results import FaceResults, as_results, report_photos,
 from fer_vit.predict.inputs import Images, as_sources, is_video
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
-from fer_vit.predict.reading import Started, make_finder, read_sources
+from fer_vit.predict.reading import make_finder, read_sources
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.processes import warn_of_ipp
 from fer_vit.report.draw import Attention
@@ -494,10 +494,13 @@ class Recognizer:
         self,
         sources: Sequence[Source],
         options: PhotoOptions,
-        started: Started | None = None,
+        batches: Iterator[Faces] | None = None,
     ) -> Iterator[FaceResults]:
-        """Yields each photo and frame, in order, with its faces: finds, classifies and smooths."""
-        found_faces = self.find(sources, options, started)
+        """Yields each photo and frame, in order, with its faces: finds, classifies and smooths.
+
+        `batches` as for `find`.
+        """
+        found_faces = self.find(sources, options, batches)
         classified = self.classify(found_faces, sources, options.detector)
         yield from smooth_faces(classified, options.smooth)
 
@@ -513,17 +516,15 @@ class Recognizer:
         self,
         sources: Sequence[Source],
         options: PhotoOptions,
-        started: Started | None = None,
+        batches: Iterator[Faces] | None = None,
     ) -> Iterator[Faces]:
         """Yields batches of photos and frames, in order, with their faces and the crops of these.
 
-        A progress bar is shown. `started` is a reading of the same sources that began earlier; it
-        is not used if it has crops for another model.
+        A progress bar is shown. `batches` are those of a reading of the same sources, for this
+        model, that began earlier.
         """
-        if started is None or started.spec != self.crop_spec:
+        if batches is None:
             batches = read_sources(sources, make_finder(self.crop_spec, options), options)
-        else:
-            batches = started.batches
         # The number of frames of a video is known only at its end.
         total = None if any(map(is_video, sources)) else len(sources)
         with tqdm(total=total, unit=" images", disable=None) as bar:

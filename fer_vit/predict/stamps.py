@@ -1,34 +1,11 @@
 """Stamps of input files, which tell whether a file is still the one that was read."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
 
-from fer_vit.faces import Faces, Stamp
+from fer_vit.faces import Stamp
 from fer_vit.files import open_input
-from fer_vit.predict.photos import Reader
-
-
-@dataclass(frozen=True)
-class StampedReader:
-    """Reads files as another reader does, and adds the stamp of each file to its `PhotoInfo`."""
-
-    reader: Reader
-
-    def name(self, index: int) -> str:
-        """Returns the path of a file."""
-        return self.reader.name(index)
-
-    def read_faces(self, index: int) -> Iterator[Faces]:
-        """Yields the faces of a photo, or of the frames of a video.
-
-        The stamp is read first: a file that is replaced at the same time differs from its stamp.
-        """
-        stamp = read_stamp(Path(self.name(index)))
-        for faces in self.reader.read_faces(index):
-            yield replace(faces, infos=tuple(replace(info, stamp=stamp) for info in faces.infos))
 
 
 def read_stamp(path: Path) -> Stamp | None:

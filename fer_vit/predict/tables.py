@@ -26,7 +26,7 @@ from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.reading import Started, make_finder, read_sources
+from fer_vit.predict.reading import make_finder, read_sources
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
 from fer_vit.predict.stamps import is_unchanged
@@ -157,8 +157,8 @@ def predict_folder(
         overwriting = outputs._replace(overwrite=True)
         sources = list(chain.from_iterable(assigned.values()))
         finder = make_finder(model.crop_spec, options)
-        started = Started(model.crop_spec, read_sources(sources, finder, options, stamped=True))
-        photos = model.recognize(sources, options, started)
+        batches = read_sources(sources, finder, options, stamped=True)
+        photos = model.recognize(sources, options, batches)
         videos = any(map(is_video, images))
         written = _write_tables(
             model=model,

@@ -4,7 +4,7 @@ A cut ends all tracks, because tracks follow places: after it, others may stand 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +17,9 @@ from fer_vit.face.detection import Detection, box_iou, to_faces
 from fer_vit.face.detectors import SAME_FACE_IOU, Detector, follow_faces
 from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
-from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, Source, as_objects, no_faces
+from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, as_objects, no_faces
 from fer_vit.geometry import Array
 from fer_vit.predict.frames import Frame, read_frames
-from fer_vit.predict.inputs import source_name
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.processes import read_ahead
 
@@ -33,30 +32,17 @@ MAX_BYTES_AHEAD = 80_000_000
 MAX_WAITING_BYTES = 260_000_000
 
 
-@dataclass(frozen=True, eq=False)
-class VideoReader:
-    """Reads the frames of videos, finds their faces and cuts them out."""
-
-    sources: Sequence[Source]  # the videos are among them
-    finder: FaceFinder
-    options: PhotoOptions
-
-    def name(self, index: int) -> str:
-        """Returns the path of a video."""
-        return source_name(self.sources[index], index)
-
-    def read_faces(self, index: int) -> Iterator[Faces]:
-        """Yields the faces of each frame; the last status says if the video is damaged."""
-        options = self.options
-        info = PhotoInfo(self.name(index), index=index)
-        frames = read_frames(Path(info.path), options.every, options.fps, *options.span)
-        try:
-            ahead = decode_ahead(frames)
-            yield from track_faces(self.finder, ahead, info, options.detect_every, fill=True)
-        except ImageError as error:
-            yield no_faces([replace(info, status=str(error))])
-        except (cv2.error, MemoryError):  # frames of an odd shape, or huge frames
-            yield no_faces([replace(info, status="the video cannot be processed")])
+def find_in_video(
+    path: Path, info: PhotoInfo, finder: FaceFinder, options: PhotoOptions
+) -> Iterator[Faces]:
+    """Yields the faces of each frame with their crops; the last status says if it is damaged."""
+    frames = read_frames(path, options.every, options.fps, *options.span)
+    try:
+        yield from track_faces(finder, decode_ahead(frames), info, options.detect_every, fill=True)
+    except ImageError as error:
+        yield no_faces([replace(info, status=str(error))])
+    except (cv2.error, MemoryError):  # frames of an odd shape, or huge frames
+        yield no_faces([replace(info, status="the video cannot be processed")])
 
 
 def decode_ahead(frames: Iterator[Frame]) -> Iterator[Frame]:

@@ -21,7 +21,8 @@ from fer_vit.face.image import UNREADABLE, encode_png, read_image
 from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.photos import PhotoOptions, PhotoReader, read_batches
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.reading import SourceReader, read_batches
 from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered
 
@@ -44,9 +45,9 @@ def reader(
     find: Callable[[Image], list[Detection]] | None,
     mode: FaceMode = "detect",
     spec: CropSpec = SPEC,
-) -> PhotoReader:
+) -> SourceReader:
     detector = Searching(find) if find else NoDetector()
-    return PhotoReader(sources, FaceFinder(spec, mode, detector))
+    return SourceReader(sources, FaceFinder(spec, mode, detector), PhotoOptions())
 
 
 def detect_squares(image: Image) -> list[Detection]:
@@ -203,7 +204,7 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         part = image.shape[1] / 2643
         return [Detection(face.box * part, face.landmarks * part, face.score)]
 
-    faces = reader([tmp_path / "photo.jpg"], detector, spec=spec).read(0)
+    faces = next(reader([tmp_path / "photo.jpg"], detector, spec=spec).read_faces(0))
     assert seen == [(992, 1322, 3)]  # half, rounded up
     assert faces.infos[0].size == (2643, 1983) or faces.infos[0].size == (2644, 1984)
     assert np.allclose(faces.box[0], face.box, rtol=1e-3)
@@ -232,21 +233,21 @@ def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> N
     (photos / "one.png").write_bytes(encode_png(image))
     paths = [photos / "one.png", photos / "none.png"]
     corners = reader(paths, detect_corner, "crop")
-    faces = corners.read(0)
-    unseen = corners.read(1)
+    faces = next(corners.read_faces(0))
+    unseen = next(corners.read_faces(1))
     assert faces.infos[0].status == unseen.infos[0].status == OK
     assert faces.crops.image.mean() > 240
     assert unseen.score.tolist() == [0]
     # Where no face is found the image is taken whole; without a detector it is taken to be framed
     # like the template.
-    framed = reader(paths, None, "crop").read(0)
+    framed = next(reader(paths, None, "crop").read_faces(0))
     assert np.isnan(framed.box).all()
     assert len(framed) == 1
     assert unseen.crops.valid.all()
     assert (unseen.crops.boxes == framed.crops.boxes).all()
     assert framed.crops.image.mean() < 100
     # With align="crop" the full image is used with the regions of the detected face.
-    kept = reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read(0)
+    kept = next(reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read_faces(0))
     assert (kept.crops.image == framed.crops.image).all()
     assert not np.allclose(kept.crops.boxes, framed.crops.boxes)
 
@@ -258,7 +259,7 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
     files = reader(find_inputs([tmp_path]).files, lambda _: [])
-    infos = [files.read(index).infos[0] for index in range(7)]
+    infos = [next(files.read_faces(index)).infos[0] for index in range(7)]
     status = {Path(info.path).name: info.status for info in infos}
     assert status.pop("clip.jpg").startswith("a video")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
@@ -278,7 +279,7 @@ def test_pages_of_a_tiff(tmp_path: Path) -> None:
             file.newFrame()
     names = ["scans.tif", "big.tif", "single.tif", "burst.mpo", "pyramid.tif"]
     files = reader([tmp_path / name for name in names], lambda _: [])
-    status = [files.read(index).infos[0].status for index in range(len(names))]
+    status = [next(files.read_faces(index)).infos[0].status for index in range(len(names))]
     assert status == [FIRST_FRAME, FIRST_FRAME, NO_FACE, NO_FACE, NO_FACE]
 
 
@@ -293,7 +294,13 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
 
     crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
     searched = reader(crops, detector, "crop")
-    assert [searched.read(row).infos[0].taken_whole for row in range(2)] == [True, False]
+    assert [next(searched.read_faces(row)).infos[0].taken_whole for row in range(2)] == [
+        True,
+        False,
+    ]
     assert (500, 500) in sizes
     unsearched = reader(crops, None, "crop")
-    assert [unsearched.read(row).infos[0].taken_whole for row in range(2)] == [False, False]
+    assert [next(unsearched.read_faces(row)).infos[0].taken_whole for row in range(2)] == [
+        False,
+        False,
+    ]

@@ -25,8 +25,9 @@ from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.predict import video
 from fer_vit.predict.frames import Frame
-from fer_vit.predict.photos import PhotoOptions, read_batches
-from fer_vit.predict.video import MAX_GAP, MAX_WAITING, Tracker, VideoReader, assign, track_faces
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.reading import SourceReader, read_batches
+from fer_vit.predict.video import MAX_GAP, MAX_WAITING, Tracker, assign, track_faces
 from tests.helpers.marks import slow
 from tests.helpers.videos import Actor, Blobs, scene, track_scores, write_video
 
@@ -321,7 +322,7 @@ def test_frames_are_loaded_like_photos(workers: int, tmp_path: Path) -> None:
     write_video(tmp_path / "a.mp4", images, [n / 25 for n in range(8)])
     (tmp_path / "b.mp4").write_text("no video")
     sources = [tmp_path / "photo.png", tmp_path / "a.mp4", tmp_path / "b.mp4"]
-    reader = VideoReader(sources, FaceFinder(SPEC, "detect", Blobs()), PhotoOptions(every=2))
+    reader = SourceReader(sources, FaceFinder(SPEC, "detect", Blobs()), PhotoOptions(every=2))
     batches = list(read_batches(reader, range(1, 3), 3, workers))
     seen = [photo for faces in batches for photo in faces.photos()]
     assert [(p.index, p.frame, p.status, p.faces.track.tolist()) for p in seen] == [
@@ -513,7 +514,7 @@ def test_a_video_that_kills_its_worker_is_a_row(tmp_path: Path) -> None:
 
     clips = [tmp_path / "a.mp4", tmp_path / "b.mp4"]
     finder = FaceFinder(SPEC, "detect", Deadly())
-    reader = VideoReader(clips, finder, PhotoOptions(detect_every=1))
+    reader = SourceReader(clips, finder, PhotoOptions(detect_every=1))
     seen = [info for faces in read_batches(reader, range(2), 4, 1) for info in faces.infos]
     first = [info.status for info in seen if info.index == 0]
     assert 1 < len(first) < 8
