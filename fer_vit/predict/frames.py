@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import av
 import numpy as np
@@ -31,7 +31,7 @@ from fer_vit.face.image import (
 from fer_vit.files import open_input
 from fer_vit.geometry import Image
 from fer_vit.predict.hdr import to_sdr
-from fer_vit.predict.shots import SMALL_HEIGHT, SMALL_WIDTH, number_shots
+from fer_vit.predict.shots import SMALL_HEIGHT, SMALL_WIDTH, ShotFrame, number_shots
 
 # Containers that are read, with any suffix. Other containers, such as playlists, may name further
 # files and addresses to open.
@@ -67,6 +67,8 @@ UNTAGGED = 2  # the colour space of a frame without tags (ITU-T H.273)
 DEEP_BITS = 16  # bits of a deep format; infrared and depth cameras use 10 to 14 of them
 MAX_SWAPPED = 4  # frames by which guessed times may be out of order
 
+Item = TypeVar("Item")
+
 
 class Frame(NamedTuple):
     """A frame of a video."""
@@ -75,6 +77,29 @@ class Frame(NamedTuple):
     number: int  # 0 is the first frame
     seconds: float
     shot: int = 0  # 0 is the first shot; a cut begins the next one
+
+
+class UntilError(Generic[Item]):
+    """Iterates over frames until a damaged file raises an error, and keeps the error.
+
+    The frames before the damage are good. A function that lets frames wait takes them from here,
+    yields all that it has, and only then raises the error with `check`.
+    """
+
+    def __init__(self, frames: Iterable[Item]) -> None:
+        self._frames = frames
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Item]:
+        try:
+            yield from self._frames
+        except Exception as error:
+            self._error = error
+
+    def check(self) -> None:
+        """Raises the error, if there was one."""
+        if self._error is not None:
+            raise self._error
 
 
 def read_frames(
@@ -100,9 +125,8 @@ def read_frames(
     with open_video(path) as (container, stream):
         decoder = _Decoder(container, stream)
         converter = _Converter(stream)
-        timed = _time_frames(decoder.read(), stream)
         # Skipped frames count, too: without them, a shot changes as much as another one differs.
-        frames = number_shots(timed, _Reducer().to_small)
+        frames = _number_frames(decoder, live=False)
         for index, (frame, seconds, shot) in enumerate(frames):
             if begin is None:
                 begin = seconds
@@ -172,9 +196,7 @@ def play(source: Path | str) -> Iterator[Frame]:
         decoder = _Decoder(container, stream)
         converter = _Converter(stream)
         live = not isinstance(source, Path) and container.duration is None
-        timed = _at_arrival(decoder.read()) if live else _time_frames(decoder.read(), stream)
-        frames = number_shots(timed, _Reducer().to_small, live=True)
-        for number, (frame, seconds, shot) in enumerate(frames):
+        for number, (frame, seconds, shot) in enumerate(_number_frames(decoder, live)):
             if not live:
                 if number == 0:
                     start = time.perf_counter() - seconds
@@ -184,6 +206,17 @@ def play(source: Path | str) -> Iterator[Frame]:
     decoder.damage.check()
     if live:
         raise ImageError("the stream ended")
+
+
+def _number_frames(decoder: "_Decoder", live: bool) -> Iterator[ShotFrame[av.VideoFrame]]:
+    """Yields frames with their times and the numbers of their shots, then raises an error of these.
+
+    No frame waits if it is `live`.
+    """
+    decoded = UntilError(decoder.read())
+    timed = _at_arrival(decoded) if live else _time_frames(decoded, decoder.stream)
+    yield from number_shots(timed, _Reducer().to_small, live)
+    decoded.check()
 
 
 def _at_arrival(frames: Iterable[av.VideoFrame]) -> Iterator[tuple[av.VideoFrame, float]]:
@@ -264,9 +297,9 @@ def _claimed_end(file: av.container.InputContainer) -> float:
 
 
 def _time_frames(
-    frames: Iterator[av.VideoFrame], stream: av.VideoStream
+    frames: Iterable[av.VideoFrame], stream: av.VideoStream
 ) -> Iterator[tuple[av.VideoFrame, float]]:
-    """Yields frames with times in seconds that never fall, then raises the error of `frames`.
+    """Yields frames with times in seconds that never fall.
 
     FFmpeg guesses swapped times for B-frames in AVI files, so a few frames and times wait. A time
     is unusual if it is before the last yielded time, or more than a few frames after the next time.
@@ -279,8 +312,7 @@ def _time_frames(
     last = -math.inf  # the time that was yielded last
     offset = 0.0  # added to the times after a joint
     step = 1 / float(stream.guessed_rate or 25)
-    readable = _UntilError(frames)
-    for frame, time_in_file, following in _with_next(readable, step):
+    for frame, time_in_file, following in _with_next(frames, step):
         seconds = time_in_file + offset
         falls_back = seconds < last
         if following is not None and following + offset >= newest:
@@ -300,22 +332,6 @@ def _time_frames(
 
     for frame, seconds in zip(waiting, sorted(times), strict=True):
         yield frame, max(last, seconds)
-    if readable.error is not None:
-        raise readable.error
-
-
-class _UntilError:
-    """Iterates over frames until a damaged file raises an error, and stores this in `error`."""
-
-    def __init__(self, frames: Iterator[av.VideoFrame]) -> None:
-        self.frames = frames
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[av.VideoFrame]:
-        try:
-            yield from self.frames
-        except (FFmpegError, ImageError) as error:
-            self.error = error
 
 
 def _with_next(

@@ -162,7 +162,7 @@ def number_shots(
     make_small: Callable[[AnyFrame], Image],
     live: bool = False,
 ) -> Iterator[ShotFrame[AnyFrame]]:
-    """Yields frames with the numbers of their shots, then raises the error of `frames`.
+    """Yields frames with the numbers of their shots.
 
     Args:
         frames: Frames with their times in seconds.
@@ -170,13 +170,9 @@ def number_shots(
         live: Whether no frame waits, so that a flash is a cut.
     """
     counter = ShotCounter[AnyFrame]()
-    try:
-        for frame, seconds in frames:
-            counter.add(frame, seconds, make_small(frame))
-            yield from counter.take(to_end=live)
-    except Exception:  # a damaged file: the frames before are good
-        yield from counter.take(to_end=True)
-        raise
+    for frame, seconds in frames:
+        counter.add(frame, seconds, make_small(frame))
+        yield from counter.take(to_end=live)
     yield from counter.take(to_end=True)
 
 

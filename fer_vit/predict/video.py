@@ -4,7 +4,7 @@ A cut ends all tracks, because tracks follow places: after it, others may stand 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from fer_vit.face.finder import IN_MEMORY, FaceFinder
 from fer_vit.face.image import ImageError
 from fer_vit.faces import NO_FACE, OK, Faces, PhotoInfo, as_objects, no_faces
 from fer_vit.geometry import Array
-from fer_vit.predict.frames import Frame, read_frames
+from fer_vit.predict.frames import Frame, UntilError, read_frames
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.processes import read_ahead
 
@@ -100,77 +100,59 @@ def _faces_of_frames(
     finder: FaceFinder, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[tuple[Frame, Faces]]:
     """Yields each frame with its faces and their tracks."""
-    if not finder.searches:
-        tracks_of_shots: dict[int, int] = {}
-        for frame in frames:
-            # All crops of a shot show one person.
-            track = tracks_of_shots.setdefault(frame.shot, len(tracks_of_shots) + 1)
-            yield frame, replace(finder.find(frame.image), track=as_objects([track]))
+    if finder.searches:
+        for frame, faces, tracks in follow_in_frames(finder.detector, frames, detect_every, fill):
+            yield frame, to_faces(IN_MEMORY, faces, tracks)
         return
-    for frame, faces, tracks in follow_in_frames(finder.detector, frames, detect_every, fill):
-        yield frame, to_faces(IN_MEMORY, faces, tracks)
+    tracks_of_shots: dict[int, int] = {}
+    for frame in frames:
+        # All crops of a shot show one person.
+        track = tracks_of_shots.setdefault(frame.shot, len(tracks_of_shots) + 1)
+        yield frame, replace(finder.find(frame.image), track=as_objects([track]))
 
 
 def follow_in_frames(
     detector: Detector, frames: Iterable[Frame], detect_every: int, fill: bool
 ) -> Iterator[Tracked]:
-    """Yields each frame with its faces and their tracks.
+    """Yields each frame with its faces and their tracks, then raises the error of `frames`.
 
     The whole frame is searched every `detect_every` frames, and at once if a face is lost; in
     between, faces are followed. With `fill`, the last frame of each shot is searched, too, and a
     new face is followed back into the frames since the search before, as far as these wait.
     """
-    max_waiting = 1
-    marked: Iterator[tuple[Frame, bool]] = ((frame, False) for frame in frames)
-    if fill:
-        max_waiting = min(detect_every, MAX_WAITING - 1)  # `mark_last` holds another one
-        marked = mark_last(frames)
+    readable = UntilError(frames)
     queue = FrameQueue(detector, detect_every)
+    searches_ahead = fill and detector.parallel
+    max_ahead = 0
+    max_waiting = 1
+    if fill:
+        max_ahead = detect_every if searches_ahead else 1
+        max_waiting = min(detect_every, MAX_WAITING - 1)  # `look_ahead` holds another one
     with ThreadPoolExecutor(1) as thread:
-        if fill and detector.parallel:
-            marked = search_ahead(marked, queue, thread)
         try:
-            for frame, is_last in marked:
+            for frame, following in look_ahead(readable, max_ahead):
+                if searches_ahead:
+                    queue.start_search([frame, *following], thread)
+                is_last = fill and (not following or following[0].shot != frame.shot)
                 queue.add(frame, is_last)
                 while len(queue.waiting) >= most_frames(frame, max_waiting, MAX_WAITING_BYTES):
                     yield queue.waiting.popleft()
-        except Exception:  # a damaged file: the frames before are good
+        except Exception:  # of the detector: the frames before are good
             yield from queue.waiting
             raise
-        yield from queue.waiting
+    yield from queue.waiting
+    readable.check()
 
 
-def search_ahead(
-    marked: Iterator[tuple[Frame, bool]], queue: "FrameQueue", thread: ThreadPoolExecutor
-) -> Iterator[tuple[Frame, bool]]:
-    """Yields what `mark_last` does; meanwhile, a thread searches the frame of the next search."""
-    upcoming = deque[tuple[Frame, bool]]()
-    try:
-        for frame, is_last in marked:
-            upcoming.append((frame, is_last))
-            while len(upcoming) > most_frames(frame, queue.detect_every, MAX_BYTES_AHEAD):
-                queue.start_search((following for following, _ in upcoming), thread)
-                yield upcoming.popleft()
-    except Exception:  # a damaged file: the frames before are good
-        yield from upcoming
-        raise
-    yield from upcoming
-
-
-def mark_last(frames: Iterable[Frame]) -> Iterator[tuple[Frame, bool]]:
-    """Yields each frame, and whether it is the last one: of a shot, or before an error."""
-    before: Frame | None = None
-    try:
-        for frame in frames:
-            if before is not None:
-                yield before, frame.shot != before.shot
-            before = frame
-    except Exception:  # a damaged file
-        if before is not None:
-            yield before, True
-        raise
-    if before is not None:
-        yield before, True
+def look_ahead(frames: Iterable[Frame], most: int) -> Iterator[tuple[Frame, Sequence[Frame]]]:
+    """Yields each frame with up to `most` frames that follow it; with none after the last frame."""
+    following = deque[Frame]()
+    for frame in frames:
+        following.append(frame)
+        while len(following) > min(most, most_frames(frame, most, MAX_BYTES_AHEAD)):
+            yield following.popleft(), following
+    while following:
+        yield following.popleft(), following
 
 
 class FrameQueue:
@@ -207,7 +189,7 @@ class FrameQueue:
 
         self.waiting.append(Tracked(frame, list(faces), tracks))
 
-    def start_search(self, upcoming: Iterable[Frame], thread: ThreadPoolExecutor) -> None:
+    def start_search(self, upcoming: Sequence[Frame], thread: ThreadPoolExecutor) -> None:
         """Starts the next search in a thread, if its frame is among the `upcoming` ones.
 
         If a face is lost before, the frame may not be searched, and the result is not used.
