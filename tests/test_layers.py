@@ -17,7 +17,7 @@ from tests.helpers.sources import parsed
 PACKAGE = ROOT / "fer_vit"
 LAYERS = [
     {"errors", "geometry", "signals", "system", "version"},
-    {"angles", "files", "numbered"},
+    {"angles", "files"},
     {"extras", "texts", "times", "wording"},
     {"labels"},
     {"heads"},

@@ -21,7 +21,6 @@ from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.files import clear_remains_in
 from fer_vit.heads import HeadOutputs
 from fer_vit.listing import system_entry
-from fer_vit.numbered import PART, numbered_name
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import People
@@ -33,6 +32,7 @@ from fer_vit.predict.stamps import is_unchanged
 from fer_vit.processes import ProcessRank
 from fer_vit.report.draw import Marked, mark
 from fer_vit.report.table import INPUTS_KEY, LABELS_FACT, read_facts, write_fields
+from fer_vit.tables.numbered import PART, numbered_name
 from fer_vit.texts import as_text, check_permission, json_text
 from fer_vit.version import __version__
 from fer_vit.wording import counted, format_counts

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from fer_vit.errors import TableError, known_names, short, suggest
 from fer_vit.fields import is_feature
 from fer_vit.files import open_input
-from fer_vit.numbered import PART, parse_numbered_name
 from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
 from fer_vit.tables.layout import Source, check_table_size, in_brackets, split_sheet, trim_names
+from fer_vit.tables.numbered import PART, parse_numbered_name
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
 from fer_vit.wording import format_counts, list_names
