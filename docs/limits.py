@@ -144,6 +144,11 @@ def data_limits() -> Iterator[Limit]:
         f"{duplicates.SAME_CORRELATION:g}",
         f"over {side} x {side} grey pixels, at least",
     )
+    yield Limit(
+        "training images that are compared with each other",
+        f"{duplicates.MAX_COMPARED:,}",
+        "of more, only equal copies with different labels are found",
+    )
 
 
 def app_limits() -> Iterator[Limit]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fer_vit.data.schema import Reading, Row
-from fer_vit.sources.class_names import class_notes, similar_names
+from fer_vit.sources.class_names import class_notes
 
 
 def test_classes_without_training_images_are_named() -> None:
@@ -21,21 +21,17 @@ def test_classes_without_training_images_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "similar"),
     [
-        (("surprise", "suprise"), [("surprise", "suprise")]),
-        (("suprise", "calm"), [("suprise", "surprise")]),
-        (("calm", "neutrla"), [("neutrla", "neutral")]),
-        (("very happy", "very_happy"), [("very happy", "very_happy")]),
-        (("boredom", "bordom"), [("boredom", "bordom")]),
-        (("happiness", "unhappiness"), []),
-        (("pleasant", "unpleasant", "male", "female"), []),
-        (("level 1", "level 2", "level 12"), []),
-        (("anger", "fear", "disgust", "contempt", "neutral", "sadness"), []),
-        (("positive", "negative"), []),
+        (("surprise", "suprise"), r"\bsurprise .*\bsuprise"),
+        (("suprise", "calm"), r"\bsuprise .*\bsurprise"),
+        (("very happy", "very_happy"), "very happy .*very_happy"),
+        (("happiness", "unhappiness"), None),
+        (("level 1", "level 2", "level 12"), None),
+        (("anger", "fear", "disgust", "contempt", "neutral", "sadness"), None),
     ],
 )
-def test_similar_names(names: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
-    assert similar_names(names) == expected
+def test_similar_names(names: tuple[str, ...], similar: str | None) -> None:
     notes = class_notes(Reading(names, [Row(b"", "", "test", name) for name in names]))
-    assert len(notes) == len(expected)
+    assert len(notes) == (similar is not None)
+    assert all(re.search(similar, note) for note in notes)

@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 
 from fer_vit.data.schema import Reading, Row, Split
+from fer_vit.face.detection import Detection
+from fer_vit.face.detectors import Detector
+from fer_vit.face.image import decode_image
 from fer_vit.geometry import Array, Image
 from fer_vit.sources import duplicates
 from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.sources.duplicates import SAME_CORRELATION, THUMBNAIL_SIDE, Pictures, near_duplicates
+from fer_vit.sources.duplicates import (
+    SAME_CORRELATION,
+    THUMBNAIL_SIDE,
+    handle_near_duplicates,
+)
 
 
 def picture(seed: int, side: int = 96) -> Image:
@@ -42,10 +49,10 @@ def test_training_images_that_are_near_duplicates_are_dropped_and_the_others_mar
     rows += [Row(image, name, "train") for name, image in SAME.items()]
     rows += [Row(encoded(picture(seed)), str(seed), "train") for seed in range(2, 20)]
     given = add_landmarks(Reading(("fear",), rows), None, workers=1)
-    reading = duplicates.handle_near_duplicates(given)
+    reading = handle_near_duplicates(given)
     assert [row.name for row in reading.rows] == ["held, single", "held", *map(str, range(2, 20))]
     assert [row.near_duplicate for row in reading.rows] == [False, True, *[None] * 18]
-    assert reading.dropped == {duplicates.NEAR_DUPLICATE: len(SAME)}
+    assert reading.dropped == {"near-duplicate of a val or test image": len(SAME)}
     assert len(given.rows) == len(rows)
     assert not given.dropped
 
@@ -55,41 +62,45 @@ def test_pictures_of_one_grey_are_no_near_duplicates() -> None:
     given = add_landmarks(
         Reading(("fear",), [Row(grey, "a", "train"), Row(grey, "b", "val")]), None, 1
     )
-    assert [row.near_duplicate for row in duplicates.handle_near_duplicates(given).rows] == [
+    assert [row.near_duplicate for row in handle_near_duplicates(given).rows] == [
         None,
         False,
     ]
 
 
-def test_near_duplicates_are_those_of_numpys_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "IMAGES_AT_ONCE", 7)
+def test_near_duplicates_are_those_of_numpys_correlation() -> None:
     rng = np.random.default_rng(0)
+    count = 600  # compared in several blocks
     drawn = [
-        cv2.cvtColor(picture(seed // 4, THUMBNAIL_SIDE), cv2.COLOR_BGR2GRAY) for seed in range(80)
+        cv2.cvtColor(picture(seed // 4, THUMBNAIL_SIDE), cv2.COLOR_BGR2GRAY)
+        for seed in range(count)
     ]
     pixels = np.array(drawn, float)
     pixels[::3] = pixels[::3, :, ::-1]
     # correlations on both sides of the limit
-    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (80, 1, 1))
+    pixels += rng.normal(0, 1, pixels.shape) * rng.uniform(0, 20, (count, 1, 1))
     pixels = pixels.clip(0, 255).astype(np.uint8)
-    trained = rng.random(80) < 0.6
-    expected = np.zeros(80, bool)
-    flat = pixels.reshape(80, -1)
-    mirrored = pixels[..., ::-1].reshape(80, -1)
-    best = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:80, 80:])[trained][
-        :, ~trained
-    ]
+    trained = rng.random(count) < 0.6
+    flat = pixels.reshape(count, -1)
+    mirrored = pixels[..., ::-1].reshape(count, -1)
+    r = np.maximum(np.corrcoef(flat), np.corrcoef(flat, mirrored)[:count, count:])
+    best = r[trained][:, ~trained]
+    expected = np.zeros(count, bool)
     expected[trained] = (best >= SAME_CORRELATION).any(1)
     expected[~trained] = (best >= SAME_CORRELATION).any(0)
-    assert np.abs(best - SAME_CORRELATION).min() > 1e-5
-    assert 5 < expected.sum() < 75
-    close_ups = np.zeros((80, duplicates.CLOSE_UP_SIDE, duplicates.CLOSE_UP_SIDE), np.uint8)
-    pictures = Pictures(pixels, close_ups, np.full((80, 4), np.nan))
-    marked = np.zeros(80, bool)
-    for first, second in near_duplicates(pictures, trained, np.zeros(80, int), 80):
-        assert (trained[first] != trained[second]).all()
-        marked[first] = marked[second] = True
-    assert (marked == expected).all()
+    assert np.abs(best - SAME_CORRELATION).min() > 1e-6
+    assert 100 < expected.sum() < 500
+    rows = [
+        Row(b"", str(number), "train" if trained[number] else "val", thumbnail=bytes(image))
+        for number, image in enumerate(pixels)
+    ]
+    reading = handle_near_duplicates(Reading(("fear",), rows))
+    kept = {row.name: row.near_duplicate for row in reading.rows}
+    for number, repeated in enumerate(expected):
+        if trained[number]:
+            assert (str(number) in kept) == (not repeated)
+        else:
+            assert kept[str(number)] == repeated
 
 
 # Classes
@@ -110,7 +121,7 @@ def test_the_same_picture_in_several_classes_is_named() -> None:
         (cv2.resize(HELD, (48, 48)), "train", "joy"),
         (picture(1), "test", "anger"),
     )
-    reading = duplicates.handle_near_duplicates(given)
+    reading = handle_near_duplicates(given)
     assert [row.name for row in reading.rows] == ["0.png", "2.png", "3.png", "4.png"]
     notes = " ".join(reading.notes)
     assert " 4 pairs: " in notes
@@ -131,20 +142,23 @@ def test_within_a_large_train_only_equal_copies_are_named(monkeypatch: pytest.Mo
         (picture(3), "train", "anger"),
         (picture(5), "test", "anger"),
     )
-    whole = duplicates.detect_near_duplicates(given.rows)
+    whole = handle_near_duplicates(given)
     monkeypatch.setattr(duplicates, "MAX_COMPARED", 5)
-    bounded = duplicates.detect_near_duplicates(given.rows)
-    assert (whole.complete, bounded.complete) == (True, False)
-    assert whole.repeated.tolist() == bounded.repeated.tolist()
-    assert np.flatnonzero(whole.repeated).tolist() == [1, 2, 3]
-    assert whole.conflicts == [(0, 4), (0, 5), (0, 6), (1, 2), (1, 3), (4, 5), (4, 6)]
-    assert bounded.conflicts == [(0, 4), (0, 6), (1, 3)]
-    assert "only equal copies" in duplicates.handle_near_duplicates(given).notes[-1]
+    bounded = handle_near_duplicates(given)
+    for reading in (whole, bounded):
+        assert [row.name for row in reading.rows] == [
+            f"{number}.png" for number in (0, 3, 4, 5, 6, 7)
+        ]
+    assert "in 7 pairs" in whole.notes[1]
+    pairs = re.findall(r"(\d)\.png [^;]* and (\d)\.png", bounded.notes[1])
+    assert pairs == [("0", "4"), ("0", "6"), ("1", "3")]
+    assert "only equal copies" in bounded.notes[2]
+    assert len(whole.notes) == 2
 
 
 def test_near_duplicates_may_be_kept() -> None:
     given = labelled((HELD, "train", "fear"), (HELD, "val", "fear"), (picture(1), "train", "fear"))
-    reading = duplicates.handle_near_duplicates(given, "keep")
+    reading = handle_near_duplicates(given, "keep")
     assert [row.near_duplicate for row in reading.rows] == [None, True, None]
     assert not reading.dropped
     assert not reading.warnings
@@ -153,12 +167,10 @@ def test_near_duplicates_may_be_kept() -> None:
 
 def test_one_person_with_two_expressions_is_no_near_duplicate() -> None:
     faces = [draw_face(name, 3, 96, colour=True)[0] for name in ("neutral", "disgust")]
-    small = [duplicates.thumbnail(face) for face in faces]
-    vectors = np.array([np.frombuffer(pixels, np.uint8) for pixels in small], float)
-    assert np.corrcoef(vectors)[0, 1] > 0.9, "similar"
     for held_out in (faces[1], faces[0]):
         given = labelled((faces[0], "train", "neutral"), (held_out, "test", "disgust"))
-        reading = duplicates.handle_near_duplicates(given)
+        assert similar(given.rows).all()
+        reading = handle_near_duplicates(given)
         assert len(reading.rows) == (1 if held_out is faces[0] else 2)
 
 
@@ -186,53 +198,66 @@ def portrait(name: str, seed: int, size: int, rng: np.random.Generator) -> tuple
     return photo, middle + 0.35 * size * np.array([-1, -1, 1, 1])
 
 
-def seen(photo: Image, box: Array, name: str, split: Split, rng: np.random.Generator) -> Row:
-    """A row as `prepare` makes it, with a box that a detector found a few
-    per cent beside the true one.
-    """
-    detected = box + rng.normal(0, 0.02 * (box[2] - box[0]), 4)
-    return Row(
-        b"",
-        name,
-        split,
-        name.split()[0],
-        thumbnail=duplicates.thumbnail(photo),
-        close_up=duplicates.close_up(photo, detected),
-    )
+class Known(Detector):
+    """Finds each face a few per cent beside its true box (4,)."""
+
+    def __init__(self, boxes: dict[bytes, Array], rng: np.random.Generator) -> None:
+        self.boxes = boxes
+        self.rng = rng
+
+    def detect(self, image: Image) -> list[Detection]:
+        raise NotImplementedError
+
+    def find_in_crop(self, image: Image) -> Detection:
+        box = self.boxes[image.tobytes()]
+        error = self.rng.normal(0, 0.02 * (box[2] - box[0]), 4)
+        return Detection(box + error, np.zeros((5, 2)), score=0.9)
+
+
+def similar(rows: list[Row]) -> Array:
+    """Which pairs (N, N) of whole pictures are similar."""
+    thumbnails = np.array([np.frombuffer(row.thumbnail, np.uint8) for row in rows], float)
+    return np.corrcoef(thumbnails) > 0.9
 
 
 @pytest.mark.parametrize("size", [85, 175, 325])
 def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.Generator) -> None:
+    boxes = {}
     rows = []
-    copied = []
+
+    def add(photo: Image, box: Array, name: str, split: Split) -> None:
+        data = encoded(photo)
+        boxes[decode_image(data).tobytes()] = box
+        rows.append(Row(data, name, split, name.split()[0]))
+
     for seed in range(12):
         name = ("happiness", "sadness", "anger")[seed % 3]
         photo, box = portrait(name, seed, size, rng)
-        split = "test" if seed < 4 else "train"
-        rows.append(seen(photo, box, f"{name} {seed}", split, rng))
+        add(photo, box, f"{name} {seed}", "test" if seed < 4 else "train")
         if seed < 2:
             jpeg = cv2.imencode(".jpg", photo, (cv2.IMWRITE_JPEG_QUALITY, 60))[1]
             half = cv2.resize(photo, (320, 180), interpolation=cv2.INTER_AREA)
             flipped = box[[2, 1, 0, 3]] * [-1, 1, -1, 1] + [640, 0, 640, 0]
-            copied += [
-                seen(cv2.imdecode(jpeg, cv2.IMREAD_COLOR), box, f"{name} jpeg", "train", rng),
-                seen(half, box / 2, f"{name} half", "train", rng),
-                seen(photo[:, ::-1].copy(), flipped, f"{name} mirrored", "train", rng),
-                seen(photo // 2 + 20, box, f"{name} darker", "train", rng),
-            ]
+            add(cv2.imdecode(jpeg, cv2.IMREAD_COLOR), box, f"{name} copy jpeg", "train")
+            add(half, box / 2, f"{name} copy half", "train")
+            add(photo[:, ::-1].copy(), flipped, f"{name} copy mirrored", "train")
+            add(photo // 2 + 20, box, f"{name} copy darker", "train")
+    given = Reading(("happiness", "sadness", "anger"), rows)
+    found = add_landmarks(given, Known(boxes, rng), workers=0)
     if size < 150:
-        similar = (
-            np.corrcoef(Pictures.of(rows).thumbnails.reshape(len(rows), -1)) >= SAME_CORRELATION
-        )
-        assert similar.mean() > 0.3, "the whole pictures are similar"
-    given = Reading(("happiness", "sadness", "anger"), rows + copied)
-    reading = duplicates.handle_near_duplicates(given)
-    assert [row.name for row in reading.rows] == [row.name for row in rows]
+        assert similar(found.rows).mean() > 0.3, "the whole pictures are similar"
+    reading = handle_near_duplicates(found)
+    assert [row.name for row in reading.rows] == [
+        row.name for row in rows if "copy" not in row.name
+    ]
     assert [row.near_duplicate for row in reading.rows[:4]] == [True, True, False, False]
 
 
-def test_a_face_that_fills_the_picture_has_no_close_up() -> None:
-    image = picture(0, 400)
-    assert duplicates.close_up(image, np.array([0.0, 0, 400, 400])) is None
-    assert duplicates.close_up(image, np.array([30.0, 30, 370, 370])) is None
-    assert duplicates.close_up(image, np.array([100.0, 100, 300, 300])) is not None
+@pytest.mark.parametrize(("low", "high", "has"), [(30, 370, False), (100, 300, True)])
+def test_a_face_that_fills_the_picture_has_no_close_up(
+    low: int, high: int, has: bool, rng: np.random.Generator
+) -> None:
+    data = encoded(picture(0, 400))
+    detector = Known({decode_image(data).tobytes(): np.array([low, low, high, high])}, rng)
+    (row,) = add_landmarks(Reading(("fear",), [Row(data, "a", "val")]), detector, 0).rows
+    assert (row.close_up is not None) == has

@@ -1,5 +1,6 @@
 """What folders mean: splits in either place, persons, and what is an error instead of a guess."""
 
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -54,6 +55,29 @@ def test_train_and_test_below_the_classes_give_val(tmp_path: Path) -> None:
         ("val", "bored"): 1,
         ("test", "bored"): 10,
     }
+
+
+def test_small_classes_give_one_image_but_never_their_last(tmp_path: Path) -> None:
+    for count, label in enumerate(("fear", "anger", "sadness", "disgust"), 1):
+        touch(tmp_path, label, count=count)
+    assert sizes(folder.read(tmp_path)) == {
+        ("train", "fear"): 1,
+        ("train", "anger"): 2,
+        **{(split, "sadness"): 1 for split in ("train", "val", "test")},
+        ("train", "disgust"): 2,
+        ("val", "disgust"): 1,
+        ("test", "disgust"): 1,
+    }
+
+
+def test_the_images_that_are_held_out_are_fixed_by_their_names(tmp_path: Path) -> None:
+    """Others would mix training images into the validation of earlier models."""
+    touch(tmp_path, "train/fear", count=50)
+    touch(tmp_path, "train/calm", "test/calm")
+    val = [row.name for row in folder.read(tmp_path).rows if row.split == "val"]
+    names = [f"train/fear/{number}.jpg" for number in range(50)]
+    names.sort(key=lambda name: zlib.crc32(name.encode()))
+    assert [name for name in val if "fear" in name] == sorted(names[:5])
 
 
 @pytest.mark.parametrize(
@@ -181,6 +205,7 @@ def test_photos_without_a_person_are_counted_and_named(tmp_path: Path) -> None:
     reading = folder.read(tmp_path, person=r"S\d+")
     assert any("does not match 10 photos, for example happy/0.jpg" in n for n in reading.notes)
     assert any("4 persons" in note for note in reading.notes)
+    assert any("persons and" in note and "without a person" in note for note in reading.notes)
     assert Counter(row.split for row in reading.rows if not row.extra) == {
         "train": 8,
         "val": 1,

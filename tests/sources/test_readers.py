@@ -5,6 +5,7 @@ which are drawn as distributed.
 import io
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -19,6 +20,19 @@ def touch(root: Path, *names: str) -> None:
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
+
+
+@pytest.mark.parametrize("source", [affectnet, fairface, fer2013, folder, rafdb])
+def test_a_folder_without_the_data_set_is_named_with_its_content(
+    source: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(FerVitError, match=r"No folder at .*none"):
+        source.read(tmp_path / "none")
+    with pytest.raises(FerVitError, match="empty"):
+        source.read(tmp_path)
+    touch(tmp_path, "a.pdf", "b.pdf", ".hidden")
+    with pytest.raises(FerVitError, match=r"but got a\.pdf, b\.pdf\."):
+        source.read(tmp_path)
 
 
 # AffectNet
@@ -169,6 +183,7 @@ def test_fairface_no_image_outside_of_the_folder_is_read(tmp_path: Path) -> None
 # FER2013
 
 
+FER2013_LABELS = ("anger", "disgust", "fear", "happiness", "sadness", "surprise", "neutral")
 FACES = np.random.default_rng(0).integers(0, 256, (3, 48, 48))
 
 
@@ -190,15 +205,7 @@ def test_fer2013_table(tmp_path: Path) -> None:
     path = tmp_path / "fer2013.csv"
     path.write_text(table(*lines))
     reading = fer2013.read(tmp_path)
-    assert reading.labels == (
-        "anger",
-        "disgust",
-        "fear",
-        "happiness",
-        "sadness",
-        "surprise",
-        "neutral",
-    )
+    assert reading.labels == FER2013_LABELS
     assert [(row.name, row.split, row.label) for row in reading.rows] == [
         ("fer2013.csv:2", "train", "happiness"),
         ("fer2013.csv:3", "val", "anger"),
@@ -238,7 +245,7 @@ def test_fer2013_folders(tmp_path: Path) -> None:
     for name in ("angry", "happy", "neutral"):
         touch(tmp_path, *(f"train/{name}/{i}.jpg" for i in range(10)), f"test/{name}/0.jpg")
     reading = fer2013.read(tmp_path)
-    assert reading.labels == fer2013.LABELS, "all seven in FER2013's order, always"
+    assert reading.labels == FER2013_LABELS, "all seven in FER2013's order, always"
     assert Counter(row.split for row in reading.rows) == {"train": 27, "val": 3, "test": 3}
     assert {row.label for row in reading.rows} == {"anger", "happiness", "neutral"}
     assert any("Held out from train" in note for note in reading.notes)

@@ -2,16 +2,17 @@
 and AffectNet's affect.
 """
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fer_vit.data.schema import Reading
 from fer_vit.errors import FerVitError
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.sources import affectnet, folder
-from fer_vit.sources.targets import read_column, read_targets
 
 
 def touch(root: Path, *names: str) -> None:
@@ -29,6 +30,19 @@ FOLDERS = "([^/]+)/[^/]+$"  # persons are the innermost folders
 FRAMES = [f"SN{person:03d}/{frame:03d}.png" for person in range(1, 5) for frame in range(5)]
 
 
+def read(root: Path, *lines: str, **options: object) -> Reading:
+    """The data set of a table and of the photos that it names."""
+    touch(root / "photos", *(re.split("[,;]", line)[0] for line in lines[1:]))
+    table = write(root / "t.csv", *lines)
+    return folder.read(root / "photos", targets=table, **options)
+
+
+def values(reading: Reading, column: str) -> list[float]:
+    """The targets of a column in the order of the photos, NaN for unknown ones."""
+    rows = sorted(reading.rows, key=lambda row: row.name)
+    return [row.targets.get(column, np.nan) for row in rows]
+
+
 # Names of columns
 
 
@@ -38,27 +52,18 @@ FRAMES = [f"SN{person:03d}/{frame:03d}.png" for person in range(1, 5) for frame 
         ("AU1", "move_AU01"),
         ("au_06", "move_AU06"),
         ("AU 12", "move_AU12"),
-        ("AU01_r", "move_AU01"),
         ("AU45_c", "move_AU45"),
         ("AU12L", "move_AU12Left"),
         ("AU12_R", "move_AU12Right"),
         ("AU14_left", "move_AU14Left"),
         ("move_jawOpen", "move_jawOpen"),
-        ("Valence", "valence"),
         ("ROLL", "roll"),
+        *((name, None) for name in ("AU", "AU0", "AU123", "author", "move_", "gaze_x", "val")),
     ],
 )
-def test_spellings_of_a_column(name: str, target: str) -> None:
-    column = read_column(name)
-    assert column is not None
-    assert column.output.column == target
-
-
-@pytest.mark.parametrize(
-    "name", ["AU", "AU0", "AU123", "author", "move_", "frame", "gaze_x", "val"]
-)
-def test_columns_that_are_no_targets(name: str) -> None:
-    assert read_column(name) is None
+def test_spellings_of_a_column(name: str, target: str | None, tmp_path: Path) -> None:
+    reading = read(tmp_path, f"path,pitch,{name}", "a.jpg,0,0")
+    assert {*reading.outputs.columns} == {"pitch", target} - {None}
 
 
 # Layouts
@@ -94,14 +99,13 @@ def test_frames_of_a_person_are_in_one_split(tmp_path: Path) -> None:
 
 
 def test_bp4d_and_affwild_marks_are_unknown_and_occurrences_stay(tmp_path: Path) -> None:
-    touch(tmp_path / "frames", *FRAMES)
-    values = ["0,9", "1,0", "-1,1", "1,999"] * 5
-    lines = [f"{name},{cells}" for name, cells in zip(FRAMES, values, strict=True)]
-    table = read_targets(write(tmp_path / "aus.csv", "path,AU6,AU12", *lines))
-    np.testing.assert_array_equal(table.values["move_AU06"][:4], [0, 1, np.nan, 1])
-    np.testing.assert_array_equal(table.values["move_AU12"][:4], [np.nan, 0, 1, np.nan])
-    assert "15 targets" in " ".join(table.notes)
-    assert "occurrences" in " ".join(table.notes)
+    cells = ["0,9", "1,0", "-1,1", "1,999"] * 5
+    lines = [f"{name},{two}" for name, two in zip(FRAMES, cells, strict=True)]
+    reading = read(tmp_path, "path,AU6,AU12", *lines, person=FOLDERS)
+    np.testing.assert_array_equal(values(reading, "move_AU06")[:4], [0, 1, np.nan, 1])
+    np.testing.assert_array_equal(values(reading, "move_AU12")[:4], [np.nan, 0, 1, np.nan])
+    assert "15 targets" in " ".join(reading.notes)
+    assert "occurrences" in " ".join(reading.notes)
 
 
 def test_affwild_valence_and_arousal_with_splits_and_labels(tmp_path: Path) -> None:
@@ -122,11 +126,10 @@ def test_affwild_valence_and_arousal_with_splits_and_labels(tmp_path: Path) -> N
 
 
 def test_openface_columns_and_decimal_commas(tmp_path: Path) -> None:
-    table = write(tmp_path / "of.csv", "path;AU01_r;AU45_r", "a.jpg;2,5;0,25", "b.jpg;0,0;5,0")
-    read = read_targets(table)
-    np.testing.assert_allclose(read.values["move_AU01"], [0.5, 0])
-    np.testing.assert_allclose(read.values["move_AU45"], [0.05, 1])
-    assert any("AU01_r as move_AU01" in note for note in read.notes)
+    reading = read(tmp_path, "path;AU01_r;AU45_r", "a.jpg;2,5;0,25", "b.jpg;0,0;5,0")
+    assert values(reading, "move_AU01") == pytest.approx([0.5, 0])
+    assert values(reading, "move_AU45") == pytest.approx([0.05, 1])
+    assert any("AU01_r as move_AU01" in note for note in reading.notes)
 
 
 def test_columns_split_and_person_decide(tmp_path: Path) -> None:
@@ -168,9 +171,9 @@ def test_what_has_no_partner_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
-    read = read_targets(write(tmp_path / "t.csv", "path,yaw,AU4", "a.jpg,3,", "b.jpg,4,-1"))
-    assert read.outputs.plain == {"pose": ["yaw"]}
-    assert any("AU4" in note for note in read.notes)
+    reading = read(tmp_path, "path,yaw,AU4", "a.jpg,3,", "b.jpg,4,-1")
+    assert reading.outputs.plain == {"pose": ["yaw"]}
+    assert any("AU4" in note for note in reading.notes)
 
 
 # What is wrong
@@ -201,11 +204,9 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_path: Path) -> None:
-    touch(tmp_path / "photos", "a.jpg", "b.jpg")
-    table = write(tmp_path / "t.csv", *lines)
     with pytest.raises(FerVitError, match=named) as error:
-        folder.read(tmp_path / "photos", targets=table)
-    assert str(error.value).count("\n") == 0
+        read(tmp_path, *lines)
+    assert "\n" not in str(error.value)
 
 
 # Units
@@ -225,52 +226,75 @@ def test_wrong_tables_are_named_in_one_line(lines: list[str], named: str, tmp_pa
 def test_an_unclear_unit_is_one_line_with_both_remedies(
     lines: list[str], named: str, tmp_path: Path
 ) -> None:
-    table = write(tmp_path / "t.csv", *lines)
     with pytest.raises(FerVitError, match=named) as error:
-        read_targets(table)
+        read(tmp_path, *lines)
     assert "\n" not in str(error.value)
 
 
-def test_given_units_are_read(tmp_path: Path) -> None:
-    aus = write(tmp_path / "aus.csv", "path,AU4,AU43,AU6_c", "a.jpg,5,1,1", "b.jpg,0,0.5,0")
-    values = read_targets(aus, au_scale=5).values
-    assert values["move_AU43"].tolist() == [0.2, 0.1]
-    assert values["move_AU06"].tolist() == [1, 0], "_c is an occurrence in any table"
-    with pytest.raises(FerVitError, match=r"row 1.* 0 to 1 .*AU4.*5"):
-        read_targets(aus, au_scale=1)
-    calm = write(tmp_path / "calm.csv", "path,AU12", "a.jpg,0.9", "b.jpg,0")
-    assert read_targets(calm, au_scale=1).values["move_AU12"].tolist() == [0.9, 0]
-    assert read_targets(calm, au_scale=5).values["move_AU12"].tolist() == [0.18, 0]
+@pytest.mark.parametrize(
+    ("lines", "options", "expected"),
+    [
+        # _c is an occurrence in any table
+        (
+            ["path,AU4,AU43,AU6_c", "a.jpg,5,1,1", "b.jpg,0,0.5,0"],
+            {"au_scale": 5},
+            {"move_AU04": [1, 0], "move_AU43": [0.2, 0.1], "move_AU06": [1, 0]},
+        ),
+        (["path,AU12", "a.jpg,0.9", "b.jpg,0"], {"au_scale": 1}, {"move_AU12": [0.9, 0]}),
+        (["path,AU12", "a.jpg,0.9", "b.jpg,0"], {"au_scale": 5}, {"move_AU12": [0.18, 0]}),
+        (["path,yaw", "a.jpg,-0.5", "b.jpg,3"], {"targets_unit": "degrees"}, {"yaw": [-0.5, 3]}),
+        (["path,yaw", "a.jpg,-0.5", "b.jpg,3"], {}, {"yaw": [-0.5, 3]}),  # too far for radians
+        (
+            ["path,yaw,roll", "a.jpg,-0.5,0", "b.jpg,3,1.5"],
+            {"targets_unit": "radians"},
+            {"yaw": np.degrees([-0.5, 3]), "roll": np.degrees([0, 1.5])},
+        ),
+        # zero has one meaning in any unit
+        (["path,yaw", "a.jpg,0"], {}, {"yaw": [0]}),
+        (["path,AU1,AU2", "a.jpg,0,3"], {}, {"move_AU01": [0], "move_AU02": [0.6]}),
+        # tables of OpenFace
+        (
+            ["path,AU12_r,AU28_c", "a.jpg,3,1", "b.jpg,0.5,0"],
+            {},
+            {"move_AU12": [0.6, 0.1], "move_AU28": [1, 0]},
+        ),
+        (["path,AU12_r", "a.jpg,1", "b.jpg,0.5"], {}, {"move_AU12": [0.2, 0.1]}),
+        (
+            ["path,AU12_c,AU12_r,AU28_c", "a.jpg,1,5,1", "b.jpg,1,1,0"],
+            {},
+            {"move_AU12": [1, 0.2], "move_AU28": [1, 0]},
+        ),
+    ],
+)
+def test_units(
+    lines: list[str], options: dict[str, object], expected: dict[str, object], tmp_path: Path
+) -> None:
+    reading = read(tmp_path, *lines, **options)
+    for column, targets in expected.items():
+        assert values(reading, column) == pytest.approx(targets), column
+    both = {"AU12_c", "AU12_r"} <= {*lines[0].split(",")}
+    assert any("instead of AU12_c" in note for note in reading.notes) == both
 
-    angles = write(tmp_path / "rad.csv", "path,yaw,roll", "a.jpg,-0.5,0", "b.jpg,3,1.5")
-    values = read_targets(angles, "radians").values
-    np.testing.assert_allclose(values["yaw"], np.degrees([-0.5, 3]))
-    np.testing.assert_allclose(values["roll"], np.degrees([0, 1.5]))
-    assert read_targets(angles).values["yaw"].tolist() == [-0.5, 3], "3 is too far for a face"
-    assert read_targets(angles, "degrees").values["yaw"].tolist() == [-0.5, 3]
-    turned = write(tmp_path / "turned.csv", "path,yaw", "a.jpg,4")
-    with pytest.raises(FerVitError, match=r"row 1.*-3.14159 to 3.14159 .*`yaw`.*4"):
-        read_targets(turned, "radians")
 
-
-@pytest.mark.parametrize("lines", [["path,yaw", "a.jpg,0"], ["path,AU1,AU2", "a.jpg,0,3"]])
-def test_zero_has_one_meaning_in_any_unit(lines: list[str], tmp_path: Path) -> None:
-    assert read_targets(write(tmp_path / "t.csv", *lines)).values
+@pytest.mark.parametrize(
+    ("lines", "options", "named"),
+    [
+        (["path,AU4", "a.jpg,5"], {"au_scale": 1}, "row 1.* 0 to 1 .*AU4.*5"),
+        (["path,yaw", "a.jpg,4"], {"targets_unit": "radians"}, "row 1.*-3.14.* to 3.14.*`yaw`.*4"),
+        (["path,AU28_c", "a.jpg,2"], {}, "row 1.*0 to 1.*AU28_c.*2"),
+    ],
+)
+def test_values_outside_of_a_given_unit(
+    lines: list[str], options: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FerVitError, match=named):
+        read(tmp_path, *lines, **options)
 
 
 def test_arousal_that_is_never_negative_is_named(tmp_path: Path) -> None:
-    table = write(tmp_path / "t.csv", "path,valence,arousal", "a.jpg,-0.5,0.5", "b.jpg,0.5,0.2")
-    notes = [note for note in read_targets(table).notes if "below 0" in note]
-    assert len(notes) == 1
-    assert "no arousal is below 0" in notes[0]
-
-
-def test_openface_tables_have_both_columns_of_an_action_unit(tmp_path: Path) -> None:
-    table = write(tmp_path / "of.csv", "path,AU12_c,AU12_r,AU28_c", "a.jpg,1,5,1", "b.jpg,1,1,0")
-    read = read_targets(table)
-    assert read.values["move_AU12"].tolist() == [1.0, 0.2]
-    assert read.values["move_AU28"].tolist() == [1.0, 0.0]
-    assert any("_r are read instead of AU12_c" in note for note in read.notes)
+    reading = read(tmp_path, "path,valence,arousal", "a.jpg,-0.5,0.5", "b.jpg,0.5,0.2")
+    (note,) = [note for note in reading.notes if "below 0" in note]
+    assert "no arousal" in note
 
 
 # Labels
@@ -403,15 +427,3 @@ def test_affectnet_wrong_valence(value: object, tmp_path: Path) -> None:
     draw_affectnet(tmp_path / "val_set", exp=["0", "1"], val=["0", value])
     with pytest.raises(FerVitError, match=r"1_val\.npy: .* -1 to 1"):
         affectnet.read(tmp_path)
-
-
-def test_occurrences_and_intensities_of_openface_have_their_own_scale(tmp_path: Path) -> None:
-    table = write(tmp_path / "of.csv", "path,AU12_r,AU28_c", "a.jpg,3,1", "b.jpg,0.5,0")
-    read = read_targets(table)
-    assert read.values["move_AU12"].tolist() == [0.6, 0.1]
-    assert read.values["move_AU28"].tolist() == [1.0, 0.0]
-    calm = write(tmp_path / "calm.csv", "path,AU12_r", "a.jpg,1", "b.jpg,0.5")
-    assert read_targets(calm).values["move_AU12"].tolist() == [0.2, 0.1]
-    wrong = write(tmp_path / "wrong.csv", "path,AU28_c", "a.jpg,2")
-    with pytest.raises(FerVitError, match=r"row 1.*0 to 1.*AU28_c.*2"):
-        read_targets(wrong)

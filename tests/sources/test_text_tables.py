@@ -1,46 +1,48 @@
-"""Text tables of data sets."""
+"""Text tables of data sets, as RAF-DB and FairFace have them."""
 
 from pathlib import Path
 
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.sources.text_tables import read_text_table
+from fer_vit.sources import fairface, text_tables
 
 
-def test_tables_count_lines_and_skip_blank_ones(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'\xef\xbb\xbfa,"(0, 1)"\r\n\r\nb,2\r\n')
-    rows = list(read_text_table(path, ("x", "y"), header=False))
-    assert rows == [(1, {"x": "a", "y": "(0, 1)"}), (3, {"x": "b", "y": "2"})]
-    for text, message in (
-        ("a.png,1\n", "line 1: expected the columns file, Age, but got `a.png,1`"),
-        ("file,age,x\na.png,1,2\n\nb.png,1\n", "line 4: expected 3 columns, but got `b.png,1`"),
-        (
-            "file,age\n" + 200_000 * "x",
-            "line 2: expected comma-separated values, but got `field larger than",
-        ),
-    ):
-        path.write_text(text)
-        with pytest.raises(FerVitError, match=rf"a\.csv, {message}"):
-            list(read_text_table(path, ("file", "Age")))
+def read(folder: Path, text: str) -> list[tuple[str, dict[str, str]]]:
+    """The name and the columns of each image; `folder` has an image a.png in train."""
+    (folder / "train").mkdir(exist_ok=True)
+    (folder / "train" / "a.png").touch()
+    (folder / "labels.csv").write_text(text, encoding="utf-8")
+    return [(row.name, row.extra) for row in fairface.read(folder).rows]
 
 
-def test_lines_are_limited(tmp_path: Path) -> None:
-    path = tmp_path / "fer2013.csv"
-    pixels = " ".join(["255"] * 48 * 48)  # the longest line of FER2013
-    path.write_text(f"emotion,pixels\n0,{pixels}\n")
-    ((_, cells),) = read_text_table(path, ("emotion", "pixels"))
-    assert cells["pixels"] == pixels
-    path.write_text("emotion,pixels\n0,1\n" + " " * 1_000_000)
-    with pytest.raises(FerVitError, match="line 3: expected fewer than 1,000,000 characters"):
-        list(read_text_table(path, ("emotion", "pixels")))
+HEADER = "path,age,gender,race\n"
+LINE = "train/a.png,3-9,male,White\n"
 
 
-def test_the_number_of_lines_is_limited(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("a,b\n" * 600_000)  # AffectNet has 540,000
-    assert sum(1 for _ in read_text_table(path, ("a", "b"))) == 599_999
-    path.write_text("\n" * 2_000_001)
-    with pytest.raises(FerVitError, match="line 2000001: expected at most 2,000,000 lines"):
-        list(read_text_table(path, ("a", "b"), header=False))
+def test_marks_of_spreadsheets_quotes_and_blank_lines_are_no_cells(tmp_path: Path) -> None:
+    text = "\ufeff" + HEADER + "\n" + LINE.replace("White", '"White, or other"')
+    expected = {"age": "3-9", "gender": "male", "race": "White, or other"}
+    assert read(tmp_path, text.replace("\n", "\r\n")) == [("train/a.png", expected)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,age,sex,race\n" + LINE, "line 1: .*gender.*sex"),
+        (HEADER + LINE + "\ntrain/b.png,3-9\n", "line 4: .*4 columns.*train/b.png"),
+        (HEADER + 200_000 * "x", "line 2: .*comma-separated.*larger"),
+        (HEADER + LINE + " " * 1_000_000, "line 3: .*1,000,000 characters"),
+    ],
+)
+def test_a_damaged_line_is_named(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(FerVitError, match=rf"labels\.csv, {message}"):
+        read(tmp_path, text)
+
+
+def test_the_number_of_lines_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text_tables.MAX_LINES > 540_000, "AffectNet's"
+    monkeypatch.setattr(text_tables, "MAX_LINES", 50)
+    assert len(read(tmp_path, HEADER + 49 * LINE)) == 49
+    with pytest.raises(FerVitError, match=r"line 51: .*50 lines"):
+        read(tmp_path, HEADER + 50 * LINE)
