@@ -18,10 +18,9 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation.altered import altered_rows
 from fer_vit.evaluation.evaluation_page import class_table, rows_table
 from fer_vit.evaluation.predicted_manifest import predict_manifest
-from fer_vit.evaluation.robustness import read_altered
+from fer_vit.evaluation.robustness import altered_rows, read_altered
 from fer_vit.evaluation.score import score_votes
 from fer_vit.evaluation.sets import make_rows
 from fer_vit.exporting.calibration import fit_temperature, labelled_batches, predict_logits

@@ -4,15 +4,14 @@ import logging
 from dataclasses import replace
 
 from fer_vit.commands import find_network, name_files
-from fer_vit.evaluation.altered import score_robustness
 from fer_vit.evaluation.evaluation_results import Evaluation
 from fer_vit.evaluation.predicted_manifest import ManifestFaces
-from fer_vit.evaluation.read_labelled import EvaluateOptions, check_needs, read_labelled, read_other
+from fer_vit.evaluation.read_labelled import EvaluateOptions, read_labelled, read_other
+from fer_vit.evaluation.robustness import score_robustness
 from fer_vit.evaluation.score import score
 from fer_vit.files import check_output
 from fer_vit.options import takes
 from fer_vit.report.results_page import RESULTS_FILES
-from fer_vit.tables.join import with_columns
 
 LOGGER = logging.getLogger("fer_vit")
 
@@ -39,13 +38,10 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
         The results: `rows`, `table()` for data frames, and `to_dict()` as in results.json.
     """
     check_output(options.output, options.overwrite, RESULTS_FILES)
-    # wrong arguments are reported before a manifest is predicted, which takes minutes
     network = find_network(options.checkpoint, options.model)
     faces = read_labelled(options, network)
-    faces = with_columns(faces, options.data, options.columns, options.by)
-    check_needs(options, faces)
     second = read_other(options, faces)
-
+    # All wrong arguments are reported by now: the prediction of a manifest takes minutes.
     faces = faces.predict()
     second = second.predict() if second else None
     results = score(faces, options.by, second, options.against or "")
@@ -53,7 +49,6 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
         LOGGER.warning("\n".join(results.notes))
     if options.robustness and isinstance(faces, ManifestFaces):
         results = replace(results, rows=(*results.rows, *score_robustness(faces, second)))
-    results = replace(results, facts={"data": str(options.data), **results.facts})
     paths = results.write(options.output, options.overwrite)
     LOGGER.info(f"{results.text}\n{name_files(options.output, paths)}")
     return results

@@ -4,32 +4,33 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.sets import EvaluationRows
+from fer_vit.geometry import Array
 from fer_vit.report.results_page import Card
-from fer_vit.stats.scores import face_losses
+from fer_vit.stats.scores import face_losses, suspect_labels
 from fer_vit.tables.labelled import Labelled
 
 MAX_CARDS = 500  # most faces on the page, so that the page opens quickly
 PICTURE_SIDE = 96  # the longer side of a picture, in pixels
 
 
-def choose_cards(evaluation: EvaluationRows) -> tuple[list[Card], int]:
-    """Returns the labelled faces to look at, by descending loss, and the number left out."""
-    faces = evaluation.faces
-    assert faces.targets is not None
-    against = evaluation.against  # (N, C)
+def choose_cards(faces: Labelled, targets: Array) -> tuple[list[Card], int]:
+    """Returns the faces to look at, by descending loss, and the number left out.
+
+    `targets` (N, C) are the fractions of the votes for the labels of the faces (N).
+    """
+    against = faces.against  # (N, C)
     if against is None:
         against = np.full_like(faces.probabilities, np.nan)
-    truth = faces.targets.argmax(1)  # (N,)
+    truth = targets.argmax(1)  # (N,)
     guess = faces.probabilities.argmax(1)  # (N,)
     second = np.where(np.isnan(against[:, 0]), guess, np.nan_to_num(against).argmax(1))  # (N,)
 
-    loss = face_losses(faces.probabilities, faces.targets)  # (N,)
-    second_loss = face_losses(against, faces.targets)
+    loss = face_losses(faces.probabilities, targets)  # (N,)
+    second_loss = face_losses(against, targets)
     # The loss of the other model counts where only the other model is wrong.
     loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
 
-    better = {wrong.row: wrong.better for wrong in evaluation.likely_wrong}
+    better = dict(suspect_labels(faces.probabilities, targets).tolist())  # a class, by face
     suspect = np.isin(np.arange(len(guess)), [*better])
     shown = np.flatnonzero((guess != truth) | (guess != second) | suspect)
     shown = shown[np.argsort(-loss[shown], kind="stable")]
@@ -42,7 +43,7 @@ def choose_cards(evaluation: EvaluationRows) -> tuple[list[Card], int]:
             kinds.append("mistake")
         if row in better:
             kinds.append("label")
-            lines.append(f"perhaps {better[row]}")
+            lines.append(f"perhaps {faces.labels[better[row]]}")
         if guess[row] != second[row]:
             kinds.append("differ")
             lines.append(f"the other: {faces.labels[second[row]]}")

@@ -23,7 +23,6 @@ from fer_vit.evaluation.sets import (
     UNKNOWN,
     VOTES,
     WITHOUT_NEAR_DUPLICATES,
-    EvaluationRows,
     count_row,
 )
 from fer_vit.geometry import IntArray
@@ -35,8 +34,9 @@ from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.bootstrap import MIN_UNITS
 from fer_vit.stats.estimate import NO_RESULT, estimate_text
 from fer_vit.stats.output_measures import MEASURES
-from fer_vit.stats.results import Row
-from fer_vit.stats.scores import SCORES, is_recall, occurring
+from fer_vit.stats.results import Results, Row
+from fer_vit.stats.scores import SCORES, confusion_matrix, is_recall, occurring
+from fer_vit.tables.labelled import Labelled
 
 PROSE = Prose("evaluation")
 LABELS_NOTE = (
@@ -51,43 +51,48 @@ SET_TITLES = {  # the rows of the table of scores
 }
 
 
-def evaluation_page(evaluation: EvaluationRows) -> Page:
-    """Returns the page; with labels, it has the faces to look at."""
-    counts = {name: f"{count:,}" for name, count in evaluation.counts.items()}
+def evaluation_page(results: Results, faces: Labelled) -> Page:
+    """Returns the page; with labels, it has the faces to look at.
+
+    Args:
+        results: The rows.
+        faces: The faces with a prediction; with labels, the labelled faces alone.
+    """
+    counts = {FACES: len(faces.paths)} | faces.count_units()
     page = Page(
         title="How good the predictions are",
         heading="Evaluation",
         generator="fer-vit evaluate",
-        facts={**evaluation.facts, **counts},
-        sections=evaluation_sections(evaluation),
+        facts={**results.facts, **{name: f"{count:,}" for name, count in counts.items()}},
+        sections=evaluation_sections(results, faces),
     )
-    if evaluation.confusion is None:
+    if faces.targets is None:
         return page
-    cards, without_card = choose_cards(evaluation)
+    cards, without_card = choose_cards(faces, faces.targets)
     return page._replace(
         note=LABELS_NOTE,
-        labels=evaluation.faces.labels,
-        confusion=evaluation.confusion,
+        labels=faces.labels,
+        confusion=confusion_matrix(faces.probabilities, faces.targets),
         cards=cards,
         without_card=without_card,
     )
 
 
-def evaluation_sections(evaluation: EvaluationRows) -> list[Section]:
+def evaluation_sections(results: Results, faces: Labelled) -> list[Section]:
     """Returns the sections of the page, in their order."""
-    sections = [scores_section(evaluation)]
-    drawn = FOUND if evaluation.confusion is None else "accuracy"
-    if evaluation.confusion is not None:
-        confidence = evaluation.faces.probabilities.max(1)
-        plot = calibration_plot(confidence, evaluation.faces.correct)
+    sections = [scores_section(results, faces)]
+    drawn = FOUND if faces.targets is None else "accuracy"
+    if faces.targets is not None:
+        confusion = confusion_matrix(faces.probabilities, faces.targets)
+        plot = calibration_plot(faces.probabilities.max(1), faces.correct)
         sections = [
-            Section("Result", lines=result_lines(evaluation, evaluation.confusion)),
+            Section("Result", lines=result_lines(results, faces.labels, confusion)),
             *sections,
-            class_section(evaluation, evaluation.confusion),
+            class_section(results, faces.labels, confusion),
             Section("Calibration", PROSE.text("calibration"), plots=[plot]),
         ]
-    sections += head_sections(evaluation)
-    folds = evaluation.select(EXPRESSION, FOLDS)
+    sections += head_sections(results)
+    folds = results.select(EXPRESSION, FOLDS)
     if folds:
         sections.append(
             Section(
@@ -97,24 +102,24 @@ def evaluation_sections(evaluation: EvaluationRows) -> list[Section]:
                 intervals=rows_chart(folds, drawn),
             )
         )
-    for set in sets_of(evaluation):
+    for set in sets_of(results):
         if set.startswith(GROUPS):
-            sections.append(group_section(evaluation, set))
-    votes = evaluation.select(EXPRESSION, VOTES)
+            sections.append(group_section(results, set))
+    votes = results.select(EXPRESSION, VOTES)
     if votes:
         table = Section("Table", rows=rows_table("votes", votes))
         chart = rows_chart(votes, "accuracy")
         text = PROSE.text("votes")
         sections.append(Section("By votes for the label", text, intervals=chart, more=[table]))
-    altered = evaluation.select(EXPRESSION, ALTERED)
+    altered = results.select(EXPRESSION, ALTERED)
     if altered:
         sections.append(altered_section("Robustness", altered, "accuracy"))
     return sections
 
 
-def sets_of(evaluation: EvaluationRows) -> list[str]:
+def sets_of(results: Results) -> list[str]:
     """Returns the sets of the expression, in order."""
-    return list(dict.fromkeys(row.set for row in evaluation.select(EXPRESSION)))
+    return list(dict.fromkeys(row.set for row in results.select(EXPRESSION)))
 
 
 # ----------------------------------------------------------------------------- tables and charts
@@ -176,39 +181,39 @@ def rows_chart(rows: Sequence[Row], measure: str, form: str = ".1%") -> Interval
 # ------------------------------------------------------------------------------------- expression
 
 
-def result_lines(evaluation: EvaluationRows, confusion: IntArray) -> list[str]:
+def result_lines(results: Results, labels: Sequence[str], confusion: IntArray) -> list[str]:
     """Returns the main results in words."""
     sizes = confusion.sum(1)  # (C,)
-    (accuracy,) = evaluation.select(EXPRESSION, ALL, "", "accuracy")
-    differences = evaluation.select(EXPRESSION, DIFFERENCE, "", "accuracy")
-    compared = evaluation.select(EXPRESSION, COMPARED)
+    (accuracy,) = results.select(EXPRESSION, ALL, "", "accuracy")
+    differences = results.select(EXPRESSION, DIFFERENCE, "", "accuracy")
+    compared = results.select(EXPRESSION, COMPARED)
     return PROSE.lines(
         "result",
         accuracy=accuracy.estimate,
-        frequent=evaluation.faces.labels[sizes.argmax()],
+        frequent=labels[sizes.argmax()],
         share=sizes.max() / sizes.sum(),
         difference=differences[0] if differences else None,
         counts={row.measure: row.estimate.n for row in compared},
     )
 
 
-def scores_section(evaluation: EvaluationRows) -> Section:
+def scores_section(results: Results, faces: Labelled) -> Section:
     """Returns the table of scores, with their meanings."""
     rows = []
     for set in SET_TITLES:
-        rows += [row for row in evaluation.select(EXPRESSION, set) if row.measure not in COUNTS]
+        rows += [row for row in results.select(EXPRESSION, set) if row.measure not in COUNTS]
     table = rows_table("", rows, title=lambda row: SET_TITLES[row.set])
     lines = [f"{name}: {meaning}." for name, meaning in MEANINGS.items() if name in table[0]]
     text = PROSE.text(
         "scores",
-        units={"persons": 0, "photos": 0} | evaluation.faces.count_units(),
+        units={"persons": 0, "photos": 0} | faces.count_units(),
         min_units=MIN_UNITS,
         min_group=MIN_GROUP,
-        sets=sets_of(evaluation),
-        all_repeated=bool(evaluation.select(EXPRESSION, ALL, "", NEAR_DUPLICATES)),
+        sets=sets_of(results),
+        all_repeated=bool(results.select(EXPRESSION, ALL, "", NEAR_DUPLICATES)),
     )
     unmeasured = []
-    without_targets = [head for head in heads_of(evaluation) if not has_targets(evaluation, head)]
+    without_targets = [head for head in heads_of(results) if not has_targets(results, head)]
     if without_targets:
         names = ", ".join(without_targets)
         unmeasured.append(f"Not measured, since no face has a target: {names}.")
@@ -216,13 +221,13 @@ def scores_section(evaluation: EvaluationRows) -> Section:
     return Section("Scores", text, table, lines=unmeasured, more=[meanings])
 
 
-def class_section(evaluation: EvaluationRows, confusion: IntArray) -> Section:
+def class_section(results: Results, labels: Sequence[str], confusion: IntArray) -> Section:
     """Returns faces, recall and precision of each expression that occurs."""
-    recalls = [row for row in evaluation.select(EXPRESSION, ALL) if is_recall(row.measure)]
-    table = class_table(recalls, confusion, evaluation.faces.labels)
+    recalls = [row for row in results.select(EXPRESSION, ALL) if is_recall(row.measure)]
+    table = class_table(recalls, confusion, labels)
     rows = []
     for index in occurring(confusion):
-        name = printable(evaluation.faces.labels[index])
+        name = printable(labels[index])
         size = int(confusion[index].sum())
         rows.append(ChartRow(name, recalls[index].estimate, faces=size))
     return Section(
@@ -246,18 +251,18 @@ def class_table(
     return table
 
 
-def group_section(evaluation: EvaluationRows, set: str) -> Section:
+def group_section(results: Results, set: str) -> Section:
     """Returns the chart and the table of the groups of a column."""
     column = set.removeprefix(GROUPS)
     groups = []
     few = []
-    for row in evaluation.select(EXPRESSION, set):
+    for row in results.select(EXPRESSION, set):
         if row.note == TOO_FEW:
             few.append(row)
         elif row.group:
             groups.append(row)
-    (unknown,) = evaluation.select(EXPRESSION, set, "", UNKNOWN)
-    gaps = evaluation.select(EXPRESSION, set, "", GAP)
+    (unknown,) = results.select(EXPRESSION, set, "", UNKNOWN)
+    gaps = results.select(EXPRESSION, set, "", GAP)
     accuracies = [row for row in groups if row.measure == "accuracy"]
     ranking = [row.group for row in sorted(accuracies, key=lambda row: row.estimate.mean or 0)]
     text = PROSE.text(
@@ -294,27 +299,27 @@ def altered_section(title: str, rows: Sequence[Row], measure: str, form: str = "
 # -------------------------------------------------------------------------------- further outputs
 
 
-def heads_of(evaluation: EvaluationRows) -> dict[str, HeadOutputs]:
+def heads_of(results: Results) -> dict[str, HeadOutputs]:
     """Returns the outputs that have rows, by head."""
-    parts = dict.fromkeys(row.part for row in evaluation.rows if row.set == ALL)
+    parts = dict.fromkeys(row.part for row in results.rows if row.set == ALL)
     return HeadOutputs.among(parts).by_head
 
 
-def has_targets(evaluation: EvaluationRows, head: str) -> bool:
+def has_targets(results: Results, head: str) -> bool:
     """Returns whether any face has a target for an output of a head."""
-    columns = heads_of(evaluation)[head].columns
-    return any(row.estimate.n for row in evaluation.rows if row.part in columns)
+    columns = heads_of(results)[head].columns
+    return any(row.estimate.n for row in results.rows if row.part in columns)
 
 
-def head_sections(evaluation: EvaluationRows) -> list[Section]:
+def head_sections(results: Results) -> list[Section]:
     """Returns the sections about further heads: measures, groups, two models, altered images."""
     sections = []
-    for head, outputs in heads_of(evaluation).items():
-        if not has_targets(evaluation, head):
+    for head, outputs in heads_of(results).items():
+        if not has_targets(results, head):
             continue
         titles = outputs.by_column(output_titles(outputs.names).values())
         by_set: dict[str, list[Row]] = {}
-        for row in evaluation.rows:
+        for row in results.rows:
             if row.part in titles:
                 by_set.setdefault(row.set, []).append(row)
         sections.append(head_section(head, by_set[ALL], titles))
@@ -323,7 +328,7 @@ def head_sections(evaluation: EvaluationRows) -> list[Section]:
                 sections.append(head_groups_section(head, set, rows, titles))
         if COMPARED in by_set:
             sections.append(compared_section(head, by_set[COMPARED], titles))
-        altered = evaluation.select(head, ALTERED)
+        altered = results.select(head, ALTERED)
         if altered:
             title = f"{HEADS[head].title}: robustness"
             sections.append(altered_section(title, altered, "error", ".3f"))

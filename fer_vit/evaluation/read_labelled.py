@@ -16,7 +16,7 @@ from fer_vit.options import Options
 from fer_vit.predict.recognizer import load
 from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.tables.images import AngleUnit, Truth, read_truth_table
-from fer_vit.tables.join import add_truth
+from fer_vit.tables.join import add_truth, with_columns
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import check_no_photos, check_predicted, read_predictions
 from fer_vit.tables.table_reader import is_predictions, is_table
@@ -72,99 +72,34 @@ class EvaluateOptions(Options):
                 "class."
             )
 
-    @property
-    def chosen_split(self) -> Split:
-        """The split to read from a manifest."""
-        return self.split or "val"
-
-    def read(self) -> Manifest:
-        """Reads the split of a manifest, merges labels, and leaves out faces of other classes."""
-        manifest = Manifest.read(self.data).split(self.chosen_split)
-        if self.merge:
-            return manifest.merge_labels(self.merge)
-        if self.classes:
-            if not {*self.classes} & {*manifest.labels}:
-                raise FerVitError(
-                    f"Expected `--classes` among {', '.join(manifest.labels)}, the labels of "
-                    f"{self.data}, but got {', '.join(self.classes)}."
-                )
-            merge: Merge = {}
-            for label in manifest.labels:
-                merge[label] = label if label in self.classes else None
-            return manifest.merge_labels(merge)
-        return manifest
-
-    def add_labels(self, faces: Labelled, path: Path) -> Labelled:
-        """Returns the first face of each image with labels or targets in a table or manifest.
-
-        The table has the column `path`, and the column `label`, outputs of heads (`move_*`, `yaw`,
-        `valence` ...), or both. Raises FerVitError when the model lacks a label, or the predictions
-        lack an image.
-        """
-        if is_table(path):
-            truth = read_truth_table(path, faces.labels, self.targets_unit)
-        else:
-            manifest = Manifest.read(path).split(self.chosen_split)
-            truth = Truth(
-                paths=as_objects(manifest.image_names()),
-                votes=manifest.model_targets(faces.labels),
-                outputs=manifest.target_values(),
-                columns=manifest.describing_columns(),
-            )
-            if truth.votes is None and not truth.outputs:
-                raise no_label(path, self.chosen_split)
-        return add_truth(faces, truth, path.name)
-
-    def open(
-        self, manifest: Manifest, checkpoint: str | None, network: "str | RegionViT | None" = None
-    ) -> ManifestFaces:
-        """Loads a model and returns the faces that it will predict.
-
-        `network` replaces the network of `checkpoint`; see `commands.find_network`.
-        """
-        model = load(network or checkpoint, prior=self.prior, classes=self.classes, name=checkpoint)
-        # a model may have the old labels or the new ones
-        merge = None if model.labels == list(manifest.labels) else self.merge
-        faces = open_manifest(model, manifest, self.chosen_split, merge or None)
-        facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": self.chosen_split}
-        changes = []
-        for old, new in (self.merge or {}).items():
-            if old != new:
-                changes.append(f"{old}: {new or 'left out'}")
-        if changes:
-            facts["merge"] = ", ".join(changes)
-        return replace(faces, facts=facts | faces.facts)
-
 
 def read_labelled(options: EvaluateOptions, network: "str | RegionViT | None" = None) -> Labelled:
     """Reads a table of predictions, or a manifest and the model that predicts it later.
 
     `network` replaces the network of `checkpoint`; see `commands.find_network`.
+
+    Raises:
+        FerVitError: A file cannot be read, or an option does not fit the faces.
     """
-    data = options.data
-    labels = options.labels
-    if is_predictions(data):
-        if any([options.checkpoint, options.merge, options.prior, options.classes]):
-            raise FerVitError(
-                "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
-            )
-        is_split = labels is not None and not is_table(labels)
-        if options.split is not None and not is_split:
-            raise FerVitError(
-                "`--split` is a split of a manifest, but there are only tables. Remove it."
-            )
-        faces = read_predictions(data)
-        if labels:
-            faces = options.add_labels(faces, labels)
-        check_predicted(data, faces)
-        return faces
-    check_no_photos(data)
-    if labels is not None:
+    if is_predictions(options.data):
+        faces = _read_table(options)
+    else:
+        faces = _read_manifest(options, network)
+    faces = with_columns(faces, options.data, options.columns, options.by)
+    if options.against is not None and not faces.has_truth:
         raise FerVitError(
-            f"`--labels` is for a table of predictions, but {data} is a manifest, which has labels."
+            "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
+            "with labels."
         )
-    require("torch", "The prediction of a manifest")
-    return options.open(options.read(), options.checkpoint, network)
+    if options.robustness and not faces.has_truth:
+        raise FerVitError(
+            "`--robustness` needs labels, or targets of further heads. Prepare with either."
+        )
+    if options.robustness and not isinstance(faces, ManifestFaces):
+        raise FerVitError(
+            "`--robustness` needs images, and there is only a table. Name a manifest."
+        )
+    return replace(faces, facts={"data": str(options.data), **faces.facts})
 
 
 def read_other(options: EvaluateOptions, faces: Labelled) -> Labelled | None:
@@ -179,21 +114,95 @@ def read_other(options: EvaluateOptions, faces: Labelled) -> Labelled | None:
             f"{against} is not a table, and a model needs images. Name a manifest, or "
             "another table."
         )
-    return options.open(faces.manifest, against)
+    return _open_model(options, faces.manifest, against)
 
 
-def check_needs(options: EvaluateOptions, faces: Labelled) -> None:
-    """Raises FerVitError when an option needs labels or images, and there are none."""
-    if options.against is not None and not faces.has_truth:
+def _read_table(options: EvaluateOptions) -> Labelled:
+    """Reads a table of predictions, with the truth of `labels`."""
+    labels = options.labels
+    if any([options.checkpoint, options.merge, options.prior, options.classes]):
         raise FerVitError(
-            "`--against` needs labels, or targets of further heads. Add `--labels`, or prepare "
-            "with labels."
+            "`--checkpoint`, `--merge`, `--prior` and `--classes` need a manifest, not a table."
         )
-    if options.robustness and not faces.has_truth:
+    if options.split is not None and (labels is None or is_table(labels)):
         raise FerVitError(
-            "`--robustness` needs labels, or targets of further heads. Prepare with either."
+            "`--split` is a split of a manifest, but there are only tables. Remove it."
         )
-    if options.robustness and not isinstance(faces, ManifestFaces):
+    faces = read_predictions(options.data)
+    if labels is not None:
+        faces = add_labels(faces, labels, options.split or "val", options.targets_unit)
+    check_predicted(options.data, faces)
+    return faces
+
+
+def add_labels(
+    faces: Labelled, path: Path, split: Split = "val", unit: AngleUnit | None = None
+) -> Labelled:
+    """Returns the first face of each image with labels or targets in a table or manifest.
+
+    The table has the column `path`, and the column `label`, outputs of heads (`move_*`, `yaw`,
+    `valence` ...), or both; `unit` is that of its angles. Of a manifest, a split is read. Raises
+    FerVitError when the model lacks a label, or the predictions lack an image.
+    """
+    if is_table(path):
+        truth = read_truth_table(path, faces.labels, unit)
+    else:
+        manifest = Manifest.read(path).split(split)
+        truth = Truth(
+            paths=as_objects(manifest.image_names()),
+            votes=manifest.model_targets(faces.labels),
+            outputs=manifest.target_values(),
+            columns=manifest.describing_columns(),
+        )
+        if truth.votes is None and not truth.outputs:
+            raise no_label(path, split)
+    return add_truth(faces, truth, path.name)
+
+
+def _read_manifest(options: EvaluateOptions, network: "str | RegionViT | None") -> ManifestFaces:
+    """Reads the split of a manifest, merges labels, and leaves out faces of other classes."""
+    check_no_photos(options.data)
+    if options.labels is not None:
         raise FerVitError(
-            "`--robustness` needs images, and there is only a table. Name a manifest."
+            f"`--labels` is for a table of predictions, but {options.data} is a manifest, which "
+            "has labels."
         )
+    require("torch", "The prediction of a manifest")
+    manifest = Manifest.read(options.data).split(options.split or "val")
+    if options.merge:
+        manifest = manifest.merge_labels(options.merge)
+    elif options.classes:
+        if not {*options.classes} & {*manifest.labels}:
+            raise FerVitError(
+                f"Expected `--classes` among {', '.join(manifest.labels)}, the labels of "
+                f"{options.data}, but got {', '.join(options.classes)}."
+            )
+        merge: Merge = {}
+        for label in manifest.labels:
+            merge[label] = label if label in options.classes else None
+        manifest = manifest.merge_labels(merge)
+    return _open_model(options, manifest, options.checkpoint, network)
+
+
+def _open_model(
+    options: EvaluateOptions,
+    manifest: Manifest,
+    checkpoint: str | None,
+    network: "str | RegionViT | None" = None,
+) -> ManifestFaces:
+    """Loads a model and returns the faces that it will predict."""
+    model = load(
+        network or checkpoint, prior=options.prior, classes=options.classes, name=checkpoint
+    )
+    # a model may have the old labels or the new ones
+    merge = None if model.labels == list(manifest.labels) else options.merge
+    split = options.split or "val"
+    faces = open_manifest(model, manifest, split, merge or None)
+    facts: dict[str, str] = {"model": checkpoint or DEFAULT_MODEL, "split": split}
+    changes = []
+    for old, new in (options.merge or {}).items():
+        if old != new:
+            changes.append(f"{old}: {new or 'left out'}")
+    if changes:
+        facts["merge"] = ", ".join(changes)
+    return replace(faces, facts=facts | faces.facts)

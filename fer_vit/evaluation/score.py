@@ -1,5 +1,9 @@
 """Scores faces with truth: all faces, groups, votes, folds, two models, and further outputs.
 
+Expressions are scored on the labelled faces (`Labelled.labelled`; all faces, if none has a label),
+further outputs on all faces. Of either, the faces with a prediction count (`Labelled.predicted`);
+the others only lower the share of photos in which a face was found.
+
 N faces, C expressions, G groups.
 """
 
@@ -32,17 +36,17 @@ from fer_vit.evaluation.sets import (
     UNKNOWN,
     VOTES,
     WITHOUT_NEAR_DUPLICATES,
-    WrongLabel,
     count_row,
     make_rows,
 )
 from fer_vit.geometry import Array, Mask
 from fer_vit.heads import EXPRESSION
+from fer_vit.labels import have_ties
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.results import Row
-from fer_vit.stats.scores import confusion_matrix, have_votes, score_faces, suspect_labels
+from fer_vit.stats.scores import have_votes, score_faces
 from fer_vit.stats.tests import GroupTest, compare_means, group_tests, mcnemar
 from fer_vit.tables.groups import describe_groups
 from fer_vit.tables.join import align
@@ -72,48 +76,57 @@ def score(
         against: The name of the other model or of its table.
         folds: The column with the fold of each face; empty: no cross-validation.
     """
-    labelled = faces.with_label()
-    notes = [*labelled.notes, *describe_groups(faces, by)]
-    facts = labelled.facts
-    rows = score_expression(labelled, by, folds)
-    probabilities = None
+    notes = [*faces.notes, *describe_labels(faces), *describe_groups(faces, by)]
+    facts = faces.facts
+    if not faces.outputs:
+        faces = faces.take(faces.labelled)
     if second is not None:
         facts = facts | {"against": against}
-        counted = faces if faces.outputs else labelled
-        second = align(counted, second, against)
-        if labelled.targets is not None:
-            probabilities = second.probabilities[counted.labelled]  # (N, C)
-            rows += compare_models(labelled, probabilities)
-    rows += score_outputs(faces, by)
-    if second is not None and faces.outputs:
-        rows += compare_outputs(faces, second)
-        if not second.outputs:
+        second = align(faces, second, against)
+        if faces.targets is not None:
+            faces = replace(faces, against=second.probabilities)
+        if faces.outputs and not second.outputs:
             notes.append(f"{against} has none of the further outputs: they are not compared.")
 
-    known = labelled.take(labelled.predicted)
-    evaluation = Evaluation(
-        facts=facts, rows=tuple(rows), notes=tuple(map(printable, notes)), faces=known
+    labelled = faces.take(faces.labelled)
+    rows = score_expression(labelled, by, folds)
+    rows += score_outputs(faces, by)
+    if second is not None:
+        rows += compare_outputs(faces, second)
+    return Evaluation(
+        facts=facts,
+        rows=tuple(rows),
+        notes=tuple(map(printable, notes)),
+        faces=labelled.take(labelled.predicted),
     )
-    if known.targets is None:
-        return evaluation
-    truth = known.targets.argmax(1)
-    likely_wrong = []
-    for row, better in suspect_labels(known.probabilities, known.targets).tolist():
-        label = known.labels[truth[row]]
-        likely_wrong.append(WrongLabel(row, known.paths[row], label, known.labels[better]))
-    return replace(
-        evaluation,
-        against=None if probabilities is None else probabilities[labelled.predicted],
-        confusion=confusion_matrix(known.probabilities, known.targets),
-        likely_wrong=tuple(likely_wrong),
-    )
+
+
+def describe_labels(faces: Labelled) -> list[str]:
+    """Returns lines about faces without a label, and faces with several labels of most votes."""
+    if faces.targets is None:
+        return []
+    notes = []
+    targets = faces.targets[faces.labelled]
+    num_unlabelled = len(faces.paths) - len(targets)
+    if num_unlabelled:
+        notes.append(
+            f"{num_unlabelled:,} of {len(faces.paths):,} faces have no label: "
+            "expressions are scored on the labelled faces."
+        )
+    num_tied = int(have_ties(targets).sum())
+    if num_tied:
+        notes.append(
+            f"No single label has the most votes for {num_tied:,} of {len(targets):,} faces: "
+            f"the first in the order {', '.join(faces.labels)} counts."
+        )
+    return notes
 
 
 # ------------------------------------------------------------------------------------- expression
 
 
 def score_expression(faces: Labelled, by: Sequence[str] = (), folds: str = "") -> list[Row]:
-    """Returns the scores of expressions: of all faces, groups, votes and folds."""
+    """Returns the scores of expressions: of all faces, groups, folds, votes and two models."""
     votes = None if faces.targets is None else have_votes(faces.targets)
     rows = make_rows(EXPRESSION, ALL, "", measure_faces(faces, votes))
 
@@ -133,6 +146,8 @@ def score_expression(faces: Labelled, by: Sequence[str] = (), folds: str = "") -
             rows += group_rows(part, FOLDS, str(name), votes)
     if faces.targets is not None and VOTES_COLUMN in faces.columns:
         rows += score_votes(faces.take(faces.predicted))
+    if faces.against is not None:
+        rows += compare_models(faces, faces.against)
     return rows
 
 
@@ -143,23 +158,27 @@ def measure_faces(faces: Labelled, votes: bool | None = None) -> dict[str, Estim
     for `contributions`; a group takes the value for all faces.
     """
     results: dict[str, Estimate] = {}
-    known = faces.take(faces.predicted)
-    if len(known.paths):
-        if known.targets is None:
-            confidence = known.probabilities.max(1, keepdims=True)
-            (results["confidence"],) = mean_intervals(confidence, known.units)
-            guess = np.eye(len(known.labels))[known.probabilities.argmax(1)]  # (N, C)
-            shares = mean_intervals(guess, known.units, "share")
-            for label, share in zip(known.labels, shares, strict=True):
+    predicted = faces.take(faces.predicted)
+    if len(predicted.paths):
+        if predicted.targets is None:
+            confidence = predicted.probabilities.max(1, keepdims=True)
+            (results["confidence"],) = mean_intervals(confidence, predicted.units)
+            guess = np.eye(len(predicted.labels))[predicted.probabilities.argmax(1)]  # (N, C)
+            shares = mean_intervals(guess, predicted.units, "share")
+            for label, share in zip(predicted.labels, shares, strict=True):
                 results[f"share of {label}"] = share
         else:
             results |= score_faces(
-                known.probabilities, known.targets, known.labels, known.units, votes=votes
+                predicted.probabilities,
+                predicted.targets,
+                predicted.labels,
+                predicted.units,
+                votes=votes,
             )
         for name, mean in MEANS.items():
-            values = mean.values(known)
+            values = mean.values(predicted)
             if not np.isnan(values).all():
-                (results[name],) = mean_intervals(values[:, None], known.units, mean.scale)
+                (results[name],) = mean_intervals(values[:, None], predicted.units, mean.scale)
 
     # a photo with several faces counts once
     _, first = np.unique(faces.paths.astype(str), return_index=True)
@@ -203,9 +222,9 @@ def score_groups(faces: Labelled, column: str, votes: bool | None) -> list[Row]:
     tests: Mapping[str, GroupTest] = {}
     compared = faces.predicted & ~groups.unknown
     if faces.targets is not None and len(groups.members) > 1:
-        known = faces.take(compared)
+        predicted = faces.take(compared)
         members = [member[compared] for member in groups.members.values()]
-        of_groups = group_tests(known.correct, members, known.units)
+        of_groups = group_tests(predicted.correct, members, predicted.units)
         tests = dict(zip(groups.members, of_groups, strict=True))
 
     rows = []
@@ -294,11 +313,11 @@ def score_outputs(faces: Labelled, by: Sequence[str] = ()) -> list[Row]:
     """Returns the measures of further outputs with targets: of all faces, and of groups."""
     if not faces.outputs:
         return []
-    known = faces.take(faces.predicted)
-    rows = measure_outputs(known, ALL, "")
+    predicted = faces.take(faces.predicted)
+    rows = measure_outputs(predicted, ALL, "")
     for column in by:
-        for name, member in find_groups(known, column).members.items():
-            rows += measure_outputs(known.take(member), GROUPS + column, name)
+        for name, member in find_groups(predicted, column).members.items():
+            rows += measure_outputs(predicted.take(member), GROUPS + column, name)
     return rows
 
 

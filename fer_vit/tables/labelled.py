@@ -17,7 +17,6 @@ from fer_vit.faces import Objects, as_objects
 from fer_vit.fields import BOX_COLUMNS
 from fer_vit.geometry import Array, Image, IntArray, Mask
 from fer_vit.heads import HeadOutputs, Output
-from fer_vit.labels import have_ties
 
 Columns: TypeAlias = dict[str, Objects]  # cells (N,) by column name; None for an empty cell
 
@@ -85,6 +84,8 @@ class Labelled:
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
     outputs: dict[Output, Targeted] = field(default_factory=dict)  # further outputs with targets
+    # another model's probabilities (N, C), NaN for an image without a face; None: no other model
+    against: Array | None = None
 
     def take(self, which: NDArray[Any]) -> Self:
         """Returns some of the faces, by a mask or indices."""
@@ -101,6 +102,7 @@ class Labelled:
             columns={name: cells[which] for name, cells in self.columns.items()},
             rows=self.rows[which],
             outputs=pairs,
+            against=None if self.against is None else self.against[which],
         )
 
     def predict(self) -> "Labelled":
@@ -156,27 +158,6 @@ class Labelled:
         if self.targets is None:
             return np.ones(len(self.paths), bool)
         return np.asarray(np.isfinite(self.targets).all(1))
-
-    def with_label(self) -> Self:
-        """Returns the faces with a label, or all faces if no face has one.
-
-        Notes count the faces without a label, and the faces with several labels of most votes.
-        """
-        faces = self.take(self.labelled)
-        notes = [*self.notes]
-        num_unlabelled = len(self.paths) - len(faces.paths)
-        if num_unlabelled:
-            notes.append(
-                f"{num_unlabelled:,} of {len(self.paths):,} faces have no label: "
-                "expressions are scored on the labelled faces."
-            )
-        num_tied = 0 if faces.targets is None else int(have_ties(faces.targets).sum())
-        if num_tied:
-            notes.append(
-                f"No single label has the most votes for {num_tied:,} of {len(faces.paths):,} "
-                f"faces: the first in the order {', '.join(self.labels)} counts."
-            )
-        return replace(faces, notes=tuple(notes))
 
     @cached_property
     def units(self) -> IntArray:

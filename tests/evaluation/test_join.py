@@ -7,7 +7,7 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read_labelled import EvaluateOptions
+from fer_vit.evaluation.read_labelled import add_labels
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face
@@ -15,8 +15,6 @@ from fer_vit.tables.groups import check_groups, describe_groups, look_alikes
 from fer_vit.tables.join import add_columns, align
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import read_predictions
-
-OPTIONS = EvaluateOptions(Path("faces.csv"))
 
 
 def predictions(folder: Path, *names: str) -> Labelled:
@@ -36,13 +34,13 @@ def test_targets_with_an_unclear_decimal_mark_are_refused(
     truth = tmp_path / "truth.csv"
     truth.write_text(f"path;yaw\nx.png;{yaw[0]}\ny.png;{yaw[1]}\n")
     with pytest.raises(TableError, match=rf"truth\.csv.*`{re.escape(yaw[0])}`"):
-        OPTIONS.add_labels(faces, truth)
+        add_labels(faces, truth)
 
 
 def test_labels_out_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label,age\nb/x.png,Angry,30\na/x.png,sad,40\n")
     table = predictions(tmp_path, "a/x.png", "b/x.png", "c/x.png")
-    faces = OPTIONS.add_labels(table, tmp_path / "t.csv")
+    faces = add_labels(table, tmp_path / "t.csv")
     assert faces.paths.tolist() == ["b/x.png", "a/x.png"]
     assert faces.targets is not None
     assert faces.targets.tolist() == [[0, 1], [1, 0]]
@@ -54,7 +52,7 @@ def test_labels_out_of_a_table(tmp_path: Path) -> None:
 def test_a_label_may_be_the_models_own_name_for_it(tmp_path: Path) -> None:
     table = replace(predictions(tmp_path, "a.png"), labels=["happy", "Other"])  # as after a merge
     (tmp_path / "t.csv").write_text("path,label\na.png,happy\n")
-    shares = OPTIONS.add_labels(table, tmp_path / "t.csv").targets
+    shares = add_labels(table, tmp_path / "t.csv").targets
     assert shares is not None
     assert shares.tolist() == [[1, 0]]
 
@@ -69,7 +67,7 @@ def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
     rows.append(Row(data, "both.png", "val", "anger", (3.0, 1.0, 0.0)))
     write_manifest(tmp_path / "m.parquet", Reading(("anger", "sadness", "fear"), rows), "drawn")
     table = predictions(tmp_path, "/x/sadness.png", "/x/anger.png", "/x/both.png")
-    faces = OPTIONS.add_labels(table, tmp_path / "m.parquet")
+    faces = add_labels(table, tmp_path / "m.parquet")
     assert faces.paths.tolist() == ["/x/anger.png", "/x/sadness.png", "/x/both.png"]
     assert faces.targets is not None
     assert faces.targets.tolist() == [[0, 1], [1, 0], [0.25, 0.75]]
@@ -93,7 +91,7 @@ def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
 def test_labels_that_do_not_fit(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(FerVitError, match=words):
-        OPTIONS.add_labels(predictions(tmp_path, "a.png"), tmp_path / "t.csv")
+        add_labels(predictions(tmp_path, "a.png"), tmp_path / "t.csv")
 
 
 def test_columns_are_joined_by_path(tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_columns_of_two_tables_do_not_replace_each_other(tmp_path: Path) -> None
 def test_columns_of_labels_do_not_replace_predictions(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label,confidence\na.png,anger,3\n")
     table = predictions(tmp_path, "a.png", "b.png")
-    faces = OPTIONS.add_labels(table, tmp_path / "t.csv")
+    faces = add_labels(table, tmp_path / "t.csv")
     assert faces.columns["confidence"].tolist() == [0.75]
     assert faces.columns["label"].tolist() == ["sadness"]
     first, second = faces.notes

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read_labelled import EvaluateOptions
+from fer_vit.evaluation.read_labelled import EvaluateOptions, read_labelled
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import leave_out_uncertain, read_predictions
 
@@ -298,12 +298,13 @@ def test_a_column_of_persons_is_no_probability(tmp_path: Path) -> None:
 def test_an_expression_may_have_any_name(name: str, tmp_path: Path) -> None:
     shares = {f"p_{name}": 0.75, "p_anger": 0.25}
     row = {"path": "a.png", "face": 0, "label": name, "confidence": 0.75} | shares
-    faces = read_predictions(write(tmp_path / "t.csv", [row]))
+    table = write(tmp_path / "t.csv", [row])
+    faces = read_predictions(table)
     assert faces.labels == [name, "anger"]
     assert faces.columns["label"].tolist() == [name]
 
     truth = write(tmp_path / "truth.csv", [{"path": "a.png", "label": normalize("NFC", name)}])
-    assert EvaluateOptions(Path("p.csv")).add_labels(faces, truth).correct.tolist() == [True]
+    assert read_labelled(EvaluateOptions(table, labels=truth)).correct.tolist() == [True]
 
 
 def test_rows_without_a_face_are_counted(tmp_path: Path) -> None:

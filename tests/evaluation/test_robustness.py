@@ -10,8 +10,7 @@ from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.evaluation import robustness as module
-from fer_vit.evaluation.altered import altered_rows
-from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED
+from fer_vit.evaluation.robustness import MOST_TURNED, UNALTERED, altered_rows
 from fer_vit.face.crop import CropSpec, cover_regions
 from fer_vit.face.detectors import LandmarksOnly
 from fer_vit.face.finder import FaceFinder

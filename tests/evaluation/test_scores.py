@@ -577,16 +577,16 @@ def test_a_group_without_exceptions_has_no_p_without_an_interval(share: int) -> 
 
 def test_ties_of_votes_are_counted_and_faces_without_a_label_left_out() -> None:
     plain = faces(np.ones(5, bool))
-    assert plain.with_label().notes == ()
+    assert score(plain).notes == ()
     third = 1 / 3
     targets = np.array([[0.5, 0.5], [0.25, 0.75], [third, third], [1, 0], [np.nan, np.nan]])
-    labelled = replace(plain, targets=targets).with_label()
-    assert labelled.rows.tolist() == [0, 1, 2, 3]
-    lacking, tied = labelled.notes
+    results = score(replace(plain, targets=targets))
+    assert results.faces.rows.tolist() == [0, 1, 2, 3]
+    lacking, tied = results.notes
     assert lacking.startswith("1 of 5 ")
     assert "2 of 4 " in tied
     assert "a, b" in tied
-    assert labelled.correct.tolist() == [True, False, True, True]  # the first label counts
+    assert results.faces.correct.tolist() == [True, False, True, True]  # the first label counts
 
 
 def test_votes_may_be_numbers_of_any_size() -> None:
