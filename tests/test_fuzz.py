@@ -29,7 +29,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.tables import check_written_tables, plan_tables
+from fer_vit.predict.table_folder import check_written_tables, plan_tables
 from fer_vit.report.table import TableWriter
 from fer_vit.train import fit as train_fit
 from tests.helpers.commands import TINY, error_line, exit_code, main

@@ -66,7 +66,7 @@ HOMES = {
             f"tables/{name}.py"
             for name in ("cells", "json_lines", "layout", "table_reader", "text", "workbook")
         ),
-        "predict/tables.py",
+        "predict/table_folder.py",
         "report/table.py",
     },
     "av": {"predict/annotate.py", "predict/frames.py"},

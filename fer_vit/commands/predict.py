@@ -116,7 +116,7 @@ def predict(options: PredictOptions) -> None:
     # have started, read meanwhile.
     with collector_off():
         from fer_vit.predict.recognizer import load
-        from fer_vit.predict.tables import describe_run, predict_folder, predict_table
+        from fer_vit.predict.tables import describe_table, predict_table
 
     recognizer = load(
         network,
@@ -133,13 +133,19 @@ def predict(options: PredictOptions) -> None:
         ]:
             LOGGER.info(note)
     if outputs.in_folder:
-        run = predict_folder(recognizer, inputs.files, photos, outputs, options.part_size, rank)
+        from fer_vit.predict.table_folder import describe_folder, predict_folder
+
+        part_size = options.part_size
+        folder = predict_folder(recognizer, inputs.files, photos, outputs, part_size, rank)
+        num_unreadable = folder.num_unreadable
+        LOGGER.info(describe_folder(folder, outputs, photos))
     else:
         found = recognizer.recognize(inputs.files, photos, batches)
-        run = predict_table(recognizer, found, inputs.files, photos, outputs)
-    LOGGER.info(describe_run(run, outputs, photos))
-    if options.strict and run.num_unreadable:
-        LOGGER.warning(f"`--strict`: {counted(run.num_unreadable, 'image')} cannot be read.")
+        counts = predict_table(recognizer, found, inputs.files, photos, outputs)
+        num_unreadable = counts.num_unreadable
+        LOGGER.info(describe_table(counts, outputs, photos))
+    if options.strict and num_unreadable:
+        LOGGER.warning(f"`--strict`: {counted(num_unreadable, 'image')} cannot be read.")
         sys.exit(1)
 
 

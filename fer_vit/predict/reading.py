@@ -4,8 +4,10 @@
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import file_digest
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Protocol
@@ -14,11 +16,11 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED
-from fer_vit.faces import Faces, PhotoInfo, Source, join_faces, no_faces
+from fer_vit.faces import Faces, PhotoInfo, Source, Stamp, join_faces, no_faces
+from fer_vit.files import open_input
 from fer_vit.model_settings import read_crop
 from fer_vit.predict.inputs import is_video, source_name
 from fer_vit.predict.photos import PhotoOptions, find_in_photo
-from fer_vit.predict.stamps import read_stamp
 from fer_vit.processes import cores, work_in_processes
 from fer_vit.store.hub import DEFAULT_MODEL, read_config, shipped_models
 
@@ -140,3 +142,14 @@ class SourceReader:
             yield from find_in_video(source, info, self.finder, self.options)
         else:
             yield find_in_photo(source, info, self.finder)
+
+
+def read_stamp(path: Path) -> Stamp | None:
+    """Returns the stamp of a file; None if the file cannot be read."""
+    try:
+        with open_input(path) as file:
+            status = os.fstat(file.fileno())
+            digest = file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except (OSError, ValueError):  # ValueError: a NUL byte in the path
+        return None
+    return Stamp(status.st_size, status.st_mtime_ns, digest)

@@ -17,12 +17,8 @@ from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.tables import (
-    Checked,
-    check_written_tables,
-    plan_tables,
-    predict_table,
-)
+from fer_vit.predict.table_folder import Checked, check_written_tables, plan_tables
+from fer_vit.predict.tables import predict_table
 from fer_vit.report.table import TableWriter
 from fer_vit.tables.table_reader import find_tables
 from tests.helpers.commands import main
