@@ -16,10 +16,10 @@ from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.options import Count, Share, takes
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.outputs import Outputs, check_outputs, find_copy
+from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
-from fer_vit.processes import ProcessRank, cores, process_rank
+from fer_vit.processes import cores, process_rank
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
@@ -102,16 +102,20 @@ def predict(options: PredictOptions) -> None:
     """
     rank = process_rank()
     inputs = find_inputs(options.images, MEDIA_SUFFIXES)  # a wrong input is reported first
-    photos = options.reading()
-    if photos.workers is None:
-        photos = replace(photos, workers=max(1, cores() // rank.local_world_size))
+    reading = options.reading()
+    if reading.workers is None:
+        reading = replace(reading, workers=max(1, cores() // rank.local_world_size))
     outputs = choose_outputs(options, inputs.files)
-    check_rank(rank, outputs)
+    if rank.world_size > 1 and not outputs.in_folder:
+        raise FerVitError(
+            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a "
+            "folder, for example `--output faces`, or unset RANK and WORLD_SIZE."
+        )
 
     network = options.find_network()
     batches = None
     if not outputs.in_folder and options.model is None:
-        batches = start_reading(options.checkpoint, inputs.files, photos)
+        batches = start_reading(options.checkpoint, inputs.files, reading)
     # not at the top: the import of the network's libraries takes two seconds. The workers, which
     # have started, read meanwhile.
     with collector_off():
@@ -125,25 +129,24 @@ def predict(options: PredictOptions) -> None:
         classes=options.classes,
         name=options.checkpoint,
     )
+    notes = [*inputs.notes, *reading.unused_notes(inputs.files)]
+    if options.part_size != PART_SIZE and not outputs.in_folder:
+        notes.append("Not used, since `--output` is one table: `--part_size`.")
     if rank.rank == 0:
-        for note in [
-            *inputs.notes,
-            *photos.unused_notes(inputs.files),
-            *unused_size(options, outputs),
-        ]:
+        for note in notes:
             LOGGER.info(note)
     if outputs.in_folder:
         from fer_vit.predict.table_folder import describe_folder, predict_folder
 
         part_size = options.part_size
-        folder = predict_folder(recognizer, inputs.files, photos, outputs, part_size, rank)
+        folder = predict_folder(recognizer, inputs.files, reading, outputs, part_size, rank)
         num_unreadable = folder.num_unreadable
-        LOGGER.info(describe_folder(folder, outputs, photos))
+        LOGGER.info(describe_folder(folder, outputs, reading))
     else:
-        found = recognizer.recognize(inputs.files, photos, batches)
-        counts = predict_table(recognizer, found, inputs.files, photos, outputs)
+        found = recognizer.recognize(inputs.files, reading, batches)
+        counts = predict_table(recognizer, found, inputs.files, reading, outputs)
         num_unreadable = counts.num_unreadable
-        LOGGER.info(describe_table(counts, outputs, photos))
+        LOGGER.info(describe_table(counts, outputs, reading))
     if options.strict and num_unreadable:
         LOGGER.warning(f"`--strict`: {counted(num_unreadable, 'image')} cannot be read.")
         sys.exit(1)
@@ -160,29 +163,12 @@ def choose_outputs(options: PredictOptions, sources: Sequence[Path]) -> Outputs:
         features=options.features,
         heads=tuple(options.outputs),
         threshold=options.threshold,
+        copy=options.annotate,
     )
     check_outputs(outputs, options.images, sources)
-    if options.annotate is None:
-        return outputs
-    return outputs._replace(copy=find_copy(options.annotate, outputs, options.images, sources))
-
-
-def check_rank(rank: ProcessRank, outputs: Outputs) -> None:
-    """Raises FerVitError when several processes would write one table."""
-    if rank.world_size > 1 and not outputs.in_folder:
-        raise FerVitError(
-            f"{rank.world_size} processes (WORLD_SIZE, or SLURM's) cannot write one table. Name a "
-            "folder, for example `--output faces`, or unset RANK and WORLD_SIZE."
-        )
+    return outputs
 
 
 def epilog() -> str:
     """Returns the columns of the table for the help. `*` stands for several columns."""
     return f"columns of the table:\n{describe_fields(all_face_fields())}"
-
-
-def unused_size(options: PredictOptions, outputs: Outputs) -> list[str]:
-    """Returns a line if `--part_size` is not used because `--output` is one table."""
-    if outputs.in_folder or options.part_size == PART_SIZE:
-        return []
-    return ["Not used, since `--output` is one table: `--part_size`."]
