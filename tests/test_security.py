@@ -210,6 +210,42 @@ def test_a_checkpoint_that_lacks_one_key_ends_a_resumed_run_with_one_line(
     assert "Choose a checkpoint that `fer-vit fit` wrote" in line
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("loops fit_loop epoch_loop.batch_progress total ready", None),
+        ("optimizer_states 0 state 0 exp_avg", torch.zeros(1)),
+        ("optimizer_states 0 state 1 exp_avg_sq", "remove"),
+        ("lr_schedulers 0 last_epoch", 10**400),
+        ("lr_schedulers 0 _last_lr 0", {}),
+    ],
+)
+def test_a_damaged_value_is_named_before_a_run_resumes(
+    place: str,
+    value: object,
+    state: dict[str, Any],
+    bad: Path,
+    faces: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    *above, key = (int(name) if name.isdigit() else name for name in place.split())
+    part: Any = state
+    for name in above:
+        part = part[name]
+    if value == "remove":
+        del part[key]
+    else:
+        part[key] = value
+    torch.save(state, bad)
+    logs = tmp_path / "runs"
+    options = [f"--trainer.logger.init_args.save_dir={logs}", "--trainer.max_epochs=2"]
+    line = fails(capsys, "fit", f"--ckpt_path={bad}", faces, *options)
+    assert f"{bad} is damaged: expected " in line
+    assert f".{key} to be" in line or f".{key}." in line
+    assert not logs.exists()
+
+
 def updated(old: Any, change: Any) -> Any:
     """Returns a tree with some of its leaves replaced or added."""
     both = isinstance(old, dict) and isinstance(change, dict)

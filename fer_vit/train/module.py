@@ -227,11 +227,15 @@ class RegionViTModule(L.LightningModule):
             )
         if self.fits:
             self.check_resumed(checkpoint, Path(str(self.trainer.ckpt_path)), self.trainer)
+            if self.has_own_optimizers:
+                # from the checkpoint comes what the optimiser remembers, but not its settings
+                saved = checkpoint["optimizer_states"][0]
+                saved["param_groups"] = AdamW(self.parameter_groups()).state_dict()["param_groups"]
 
     def check_resumed(self, checkpoint: dict[str, Any], path: Path, trainer: L.Trainer) -> None:
         """Raises FerVitError when a run with these settings cannot resume from a checkpoint."""
-        groups = self.parameter_groups() if self.has_own_optimizers else None
-        check_resumed(checkpoint, path, trainer, self.hparams, groups)
+        optimizer = AdamW(self.parameter_groups()) if self.has_own_optimizers else None
+        check_resumed(checkpoint, path, trainer, self.hparams, optimizer)
 
 
 def class_name(used: type) -> str:
