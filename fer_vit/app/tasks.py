@@ -39,7 +39,7 @@ from fer_vit.geometry import Image
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.model_settings import read_model_settings
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.predict.tables import predict_table
@@ -243,7 +243,7 @@ def add_clip_outputs(outputs: Outputs, clips: Sequence[Path]) -> Outputs:
         return outputs
     copy = None
     if len(clips) == 1:
-        copy = JOB_FOLDER / "marked.mp4"
+        copy = MarkedCopy(clips[0], JOB_FOLDER / "marked.mp4")
     people = JOB_FOLDER / "summary.csv"
     intervals = JOB_FOLDER / "intervals.csv"
     return outputs._replace(people=people, intervals=intervals, copy=copy)

@@ -16,7 +16,7 @@ from fer_vit.imports import collector_off
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.options import Count, Share, takes
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.outputs import Outputs, check_outputs
+from fer_vit.predict.outputs import Outputs, check_outputs, find_copy
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import start_reading
 from fer_vit.processes import cores, process_rank
@@ -163,10 +163,11 @@ def choose_outputs(options: PredictOptions, sources: Sequence[Path]) -> Outputs:
         features=options.features,
         heads=tuple(options.outputs),
         threshold=options.threshold,
-        copy=options.annotate,
     )
     check_outputs(outputs, options.images, sources)
-    return outputs
+    if options.annotate is None:
+        return outputs
+    return outputs._replace(copy=find_copy(options.annotate, outputs, options.images, sources))
 
 
 def epilog() -> str:

@@ -14,13 +14,20 @@ from fer_vit.predict.people import People, is_textgrid, write_intervals
 from fer_vit.report.table import STDOUT, SUFFIXES
 
 
+class MarkedCopy(NamedTuple):
+    """A copy of a video with marked faces."""
+
+    video: Path
+    path: Path  # path of the copy, an .mp4
+
+
 class Outputs(NamedTuple):
     """The output files of `predict`, and what is written to them."""
 
     table: Path  # a table of faces, or a folder of tables
     people: Path | None = None  # a table of the people in videos
     intervals: Path | None = None  # a table or TextGrid of the expressions of these people
-    copy: Path | None = None  # a copy of the only video with marked faces, an .mp4
+    copy: MarkedCopy | None = None  # a marked copy of the only video
     min_confidence: float = 0.0  # less confident faces have no label and are ambiguous
     overwrite: bool = True  # whether existing files may be replaced
     features: bool = False  # columns with the network's features
@@ -35,7 +42,8 @@ class Outputs(NamedTuple):
     @property
     def further(self) -> str:
         """Lines with the files besides `table`; empty without."""
-        names = {"People": self.people, "Intervals": self.intervals, "Marked copy": self.copy}
+        copy = self.copy.path if self.copy else None
+        names = {"People": self.people, "Intervals": self.intervals, "Marked copy": copy}
         return "".join(f"\n{name}: {path}" for name, path in names.items() if path)
 
     def write_people(self, people: People, labels: list[str]) -> None:
@@ -89,6 +97,33 @@ def check_intervals(outputs: Outputs, heads: Sequence[str], model: str) -> None:
         )
 
 
+def find_copy(
+    path: Path, outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]
+) -> MarkedCopy:
+    """Returns the marked copy to write at `path`, for the only video among `sources`.
+
+    Arguments as for `check_outputs`, which checks `outputs`.
+
+    Raises:
+        FerVitError: There are several videos or none, or the copy cannot be written.
+    """
+    check_beside(path, [image for image in images if image.is_dir()])
+    if not is_marked_copy(path):
+        raise FerVitError(
+            f"Expected a name that ends in .{MARKED_COPY}, by which a later run tells the copy "
+            f"from a clip, but got {path}. Name it {path.parent / path.stem}.{MARKED_COPY}."
+        )
+    videos = list(filter(is_video, sources))
+    is_input = path.resolve() in map(Path.resolve, videos)
+    if outputs.in_folder or is_input or len(videos) != 1:
+        actual = f"`--annotate {path}`, `--output {outputs.table}` and {len(videos)} videos"
+        raise FerVitError(
+            f"Expected one video, one table (.csv) and another .{MARKED_COPY}, but got {actual}."
+        )
+    check_output(path, outputs.overwrite)
+    return MarkedCopy(video=videos[0], path=path)
+
+
 def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]) -> None:
     """Raises FerVitError, before any work, when an output cannot be written.
 
@@ -104,8 +139,6 @@ def check_outputs(outputs: Outputs, images: Sequence[Path], sources: Sequence[Pa
             "`--summary` and `--intervals` of a folder are made from its tables with all columns. "
             "Remove `--outputs`, or name a table instead of a folder."
         )
-    if outputs.copy:
-        _check_copy(outputs.copy, outputs, images, sources)
 
 
 def _check_table_paths(outputs: Outputs, images: Sequence[Path]) -> None:
@@ -151,23 +184,3 @@ def _check_people(outputs: Outputs, sources: Sequence[Path]) -> None:
         raise FerVitError(
             f"A TextGrid contains one video, but there are {len(videos)}. Write a .csv instead."
         )
-
-
-def _check_copy(
-    path: Path, outputs: Outputs, images: Sequence[Path], sources: Sequence[Path]
-) -> None:
-    """Raises FerVitError for several videos or none, or a copy that cannot be written at `path`."""
-    check_beside(path, [image for image in images if image.is_dir()])
-    if not is_marked_copy(path):
-        raise FerVitError(
-            f"Expected a name that ends in .{MARKED_COPY}, by which a later run tells the copy "
-            f"from a clip, but got {path}. Name it {path.parent / path.stem}.{MARKED_COPY}."
-        )
-    videos = list(filter(is_video, sources))
-    is_input = path.resolve() in map(Path.resolve, videos)
-    if outputs.in_folder or is_input or len(videos) != 1:
-        actual = f"`--annotate {path}`, `--output {outputs.table}` and {len(videos)} videos"
-        raise FerVitError(
-            f"Expected one video, one table (.csv) and another .{MARKED_COPY}, but got {actual}."
-        )
-    check_output(path, outputs.overwrite)

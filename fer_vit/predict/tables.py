@@ -77,9 +77,9 @@ def predict_table(
         # not at the top: photos need no PyAV
         from fer_vit.predict.annotate import annotate_video
 
-        video = next(filter(is_video, images))
+        video, path = outputs.copy
         try:
-            annotate_video(video, outputs.copy, marks, options, outputs.overwrite)
+            annotate_video(video, path, marks, options, outputs.overwrite)
         except FerVitError as error:
             message = f"{error} The table {outputs.table} is complete."
             raise MarkedCopyError(message) from error
