@@ -11,7 +11,8 @@ The files in the order in which a photo, or a frame of a clip, passes through th
 - `recognizer`: the predictions for the crops, with `computed` for blur and angles
 - `smoothing`: the averages over time
 - `tables`: the rows of one table; `table_folder`: a folder of tables; `outputs`: which files
-- `people`: the times of each person; `annotate`: a copy of a clip with its faces marked
+- `people`: the times of each person, with `textgrid` for their intervals; `annotate`: a copy of a
+  clip with its faces marked
 
 `face_results`, `plot` and `explanations` are what Python gets besides.
 """

@@ -215,7 +215,15 @@ def _number_frames(decoder: "_Decoder", live: bool) -> Iterator[ShotFrame[av.Vid
     """
     decoded = UntilError(decoder.read())
     timed = _at_arrival(decoded) if live else _time_frames(decoded, decoder.stream)
-    yield from number_shots(timed, _Reducer().to_small, live)
+    reformatter = VideoReformatter()  # one for all frames, as in `_Converter`
+
+    def to_small(frame: av.VideoFrame) -> Image:  # (h, w), neither upright nor in SDR
+        small = reformatter.reformat(
+            frame, SMALL_WIDTH, SMALL_HEIGHT, "gray", interpolation=Interpolation.AREA, threads=1
+        )
+        return np.asarray(small.to_ndarray(), np.uint8)
+
+    yield from number_shots(timed, to_small, live)
     decoded.check()
 
 
@@ -430,20 +438,6 @@ def check_frame(size: tuple[int, int], pixel_format: av.VideoFormat | None) -> N
             f"too large: {width:,} x {height:,} pixels ({pixel_format.name}) take "
             f"{frame_bytes // 10**6:,} MB, the limit of a frame is {MAX_FRAME_BYTES // 10**6} MB"
         )
-
-
-@dataclass
-class _Reducer:
-    """Reduces the frames of a stream to small grey pictures."""
-
-    reformatter: VideoReformatter = field(default_factory=VideoReformatter)
-
-    def to_small(self, frame: av.VideoFrame) -> Image:
-        """Returns a frame as a small grey picture (h, w), neither upright nor in SDR."""
-        small = self.reformatter.reformat(
-            frame, SMALL_WIDTH, SMALL_HEIGHT, "gray", interpolation=Interpolation.AREA, threads=1
-        )
-        return np.asarray(small.to_ndarray(), np.uint8)
 
 
 @dataclass

@@ -10,7 +10,8 @@ from fer_vit.files import check_beside, check_output
 from fer_vit.heads import EXPRESSION, MOVEMENTS
 from fer_vit.listing import MARKED_COPY, is_marked_copy
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.people import People, is_textgrid, write_intervals
+from fer_vit.predict.people import People
+from fer_vit.predict.textgrid import is_textgrid, write_intervals
 from fer_vit.report.table import STDOUT, SUFFIXES
 
 

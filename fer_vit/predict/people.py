@@ -1,20 +1,18 @@
-"""The expressions of the people in videos over time, by smoothed labels: tables and TextGrids."""
+"""The people in videos: their expressions and movements over time, by smoothed values."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fer_vit.angles import mean_direction
-from fer_vit.faces import NO_FACE, Faces
-from fer_vit.fields import INTERVAL_FIELDS, SMOOTHED, SMOOTHED_LABEL, choose_fields, people_fields
-from fer_vit.files import atomic_write
-from fer_vit.heads import EXPRESSION, MOVEMENTS, NO_OUTPUTS, HeadOutputs, Output
+from fer_vit.faces import Faces
+from fer_vit.fields import choose_fields, people_fields
+from fer_vit.heads import EXPRESSION, MOVEMENTS, HeadOutputs, Output
 from fer_vit.report.table import write_fields
-from fer_vit.texts import as_text
 
 MIN_VIDEO_SECONDS = 1e-6  # seconds assumed for a video of one frame
 
@@ -156,6 +154,32 @@ class Person:
         self.label = None
         self.current_movements.clear()
 
+    def row(self, labels: Sequence[str], outputs: HeadOutputs) -> dict[str, Any]:
+        """Returns the row of the person in the table of people."""
+        lengths = [episode.end - episode.start for episode in self.expressions]
+        row: dict[str, Any] = {
+            "path": self.path,
+            "track": self.track,
+            "first_seen": self.first_seen,
+            "last_seen": self.last_seen,
+            "frames": self.frames,
+        }
+        if lengths:
+            longest = self.expressions[lengths.index(max(lengths))]
+            row["longest_run"] = longest.label
+            row["longest_run_seconds"] = longest.end - longest.start
+            times = dict.fromkeys(labels, 0.0)
+            for episode, length in zip(self.expressions, lengths, strict=True):
+                times[episode.label] += length
+            for label, time in times.items():
+                row[f"time_{label}"] = time / sum(lengths)
+        means = {column: mean.value for column, mean in self.means.items()}
+        for mean in outputs.means:
+            if mean.left.column in means and mean.right.column in means:
+                means[mean.name] = mean.of(means)
+        row |= {f"mean_{name}": value for name, value in means.items()}
+        return row
+
 
 class CountedFrame(NamedTuple):
     """What is counted in a frame with F faces for the times of people."""
@@ -168,9 +192,15 @@ class CountedFrame(NamedTuple):
     outputs: Sequence[Mapping[str, float]]  # smoothed by column (F,); unknown outputs are absent
 
 
-def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> CountedFrame:
-    """Returns what is counted in a frame, by its faces."""
+def frame_of_faces(faces: Faces, min_confidence: float) -> CountedFrame | None:
+    """Returns what is counted in a frame, by its smoothed faces.
+
+    A face with a smoothed probability below `min_confidence` has no expression. Returns None for a
+    photo, and for the end of a damaged video.
+    """
     (info,) = faces.infos
+    if info.seconds is None:
+        return None
     outputs = []
     for face in faces:
         finite = {}
@@ -180,7 +210,7 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
         outputs.append(finite)
     return CountedFrame(
         path=info.path,
-        seconds=seconds,
+        seconds=info.seconds,
         tracks=faces.track.tolist(),
         labels=faces.sure_smoothed_labels(min_confidence).tolist(),
         confidences=faces.smoothed.max(1, initial=0.0).tolist(),
@@ -188,93 +218,35 @@ def frame_of_faces(faces: Faces, seconds: float, min_confidence: float) -> Count
     )
 
 
-def frame_of_rows(
-    rows: Sequence[Mapping[str, Any]], seconds: float, columns: Iterable[str]
-) -> CountedFrame:
-    """Returns what is counted in a frame, by its rows in a table of `predict`.
-
-    `columns` are those of outputs of further heads. The label is taken from the table, because
-    rounded probabilities may be equal, and the label of a face below `--min_confidence` is empty.
-    """
-    faces = [row for row in rows if row.get("face") is not None]
-    labels = [row[SMOOTHED_LABEL] for row in faces]
-    confidences = []
-    outputs = []
-    for row, label in zip(faces, labels, strict=True):
-        confidences.append(0.0 if label is None else row[SMOOTHED + label])
-        values = {}
-        for column in columns:
-            cell = row.get(SMOOTHED + column)
-            if cell is not None:
-                values[column] = cell
-        outputs.append(values)
-    return CountedFrame(
-        path=rows[0]["path"],
-        seconds=seconds,
-        tracks=[row["track"] for row in faces],
-        labels=labels,
-        confidences=confidences,
-        outputs=outputs,
-    )
-
-
 class People:
     """Collects the people of videos, frame by frame."""
 
-    def __init__(
-        self,
-        min_confidence: float = 0.0,
-        outputs: HeadOutputs = NO_OUTPUTS,
-        threshold: float | None = None,
-    ) -> None:
+    def __init__(self, outputs: HeadOutputs, threshold: float | None) -> None:
         """Starts without people.
 
         Args:
-            min_confidence: In frames of `add`, a face with a lower smoothed probability has no
-                expression.
             outputs: The outputs of further heads.
             threshold: The smoothed intensity above which a movement has an interval; None:
                 movements have no intervals.
         """
         self._outputs = outputs
         self._by_column: dict[str, Output] = outputs.by_column(outputs)
-        self._threshold = threshold
+        self._threshold = math.inf if threshold is None else threshold
         # By video, start and end of the frames in seconds, including frames without faces.
         self.spans: dict[str, tuple[float, float]] = {}
-        self._min_confidence = min_confidence
         self._persons: dict[tuple[str, int], Person] = {}
         self._frame: CountedFrame | None = None  # not yet counted: the next frame ends it
         self._tracks_before: set[int] = set()  # tracks in the frame that was counted last
         self._step = 0.0  # seconds between the last two frames
 
-    def add(self, faces: Faces) -> None:
-        """Adds the smoothed faces of a frame.
-
-        A photo, or the end of a damaged video, ends the current video.
-        """
-        (info,) = faces.infos
-        if info.seconds is None:
+    def add(self, frame: CountedFrame | None) -> None:
+        """Adds a frame; None, for a photo or the end of a damaged video, ends the current video."""
+        before = self._frame
+        if before is None or frame is None or before.path != frame.path:
             self.end()
         else:
-            self._add(frame_of_faces(faces, info.seconds, self._min_confidence))
-
-    def add_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Adds the rows of a frame from a table.
-
-        Rows without a time, of a photo or an error, end the current video.
-        """
-        seconds = rows[0].get("seconds")
-        if seconds is None:
-            self.end()
-        else:
-            self._add(frame_of_rows(rows, seconds, self._outputs.columns))
-
-    def _add(self, frame: CountedFrame) -> None:
-        if self._frame is not None and self._frame.path == frame.path:
-            self._step = max(frame.seconds - self._frame.seconds, 0.0)
-            self._count(self._frame)
-        else:
-            self.end()
+            self._step = max(frame.seconds - before.seconds, 0.0)
+            self._count(before)
         self._frame = frame
 
     def end(self) -> None:
@@ -302,14 +274,10 @@ class People:
             person.add(label, confidence, frame.seconds, step)
             for column, value in outputs.items():
                 output = self._by_column[column]
-                above = self._is_above(output, value)
+                above = output.head == MOVEMENTS and value > self._threshold
                 person.add_output(output, value, above, frame.seconds, step)
             person.end_movements(outputs)
         self._tracks_before = set(frame.tracks)
-
-    def _is_above(self, output: Output, value: float) -> bool:
-        is_movement = output.head == MOVEMENTS
-        return is_movement and self._threshold is not None and value > self._threshold
 
     def write(
         self, path: Path, labels: list[str], overwrite: bool, heads: Sequence[str] = ()
@@ -321,30 +289,7 @@ class People:
         self.end()
         fields = choose_fields(people_fields(labels, self._outputs), heads)
         with write_fields(path, fields, overwrite=overwrite) as table:
-            for person in self._persons.values():
-                lengths = [episode.end - episode.start for episode in person.expressions]
-                row: dict[str, Any] = {
-                    "path": person.path,
-                    "track": person.track,
-                    "first_seen": person.first_seen,
-                    "last_seen": person.last_seen,
-                    "frames": person.frames,
-                }
-                if lengths:
-                    longest = person.expressions[lengths.index(max(lengths))]
-                    row["longest_run"] = longest.label
-                    row["longest_run_seconds"] = longest.end - longest.start
-                    times = dict.fromkeys(labels, 0.0)
-                    for episode, length in zip(person.expressions, lengths, strict=True):
-                        times[episode.label] += length
-                    for label, time in times.items():
-                        row[f"time_{label}"] = time / sum(lengths)
-                means = {column: mean.value for column, mean in person.means.items()}
-                for mean in self._outputs.means:
-                    if mean.left.column in means and mean.right.column in means:
-                        means[mean.name] = mean.of(means)
-                row |= {f"mean_{name}": value for name, value in means.items()}
-                table.write([row])
+            table.write([person.row(labels, self._outputs) for person in self._persons.values()])
 
     def episodes(self, heads: Sequence[str] = ()) -> list[Episode]:
         """Returns the episodes of `heads`, person by person; empty: of all heads.
@@ -359,92 +304,3 @@ class People:
             if not heads or MOVEMENTS in heads:
                 episodes += person.movements
         return episodes
-
-
-def is_textgrid(path: Path) -> bool:
-    """Returns whether a path has the suffix of a TextGrid."""
-    return path.suffix.lower() == ".textgrid"
-
-
-def write_intervals(
-    path: Path,
-    people: People,
-    starts: Mapping[str, float],
-    overwrite: bool,
-    heads: Sequence[str] = (),
-) -> None:
-    """Writes the episodes of people as a table or, by its suffix, as a TextGrid of one video.
-
-    Times count from the start of each file, as other programs play it; `starts` has the first time
-    in each file, in seconds. Only episodes of `heads` are written; empty: of all heads.
-    """
-    episodes = []
-    for episode in people.episodes(heads):
-        shift = starts[episode.path]
-        shifted = replace(episode, start=episode.start - shift, end=episode.end - shift)
-        episodes.append(shifted)
-    if is_textgrid(path):
-        end = max((end - starts[video] for video, (_, end) in people.spans.items()), default=1.0)
-        with atomic_write(path, overwrite=overwrite) as file:
-            file.write_text(format_textgrid(episodes, end), encoding="utf-8")
-        return
-    with write_fields(path, INTERVAL_FIELDS, overwrite=overwrite) as table:
-        table.write([vars(episode) for episode in episodes])
-
-
-def format_textgrid(episodes: Sequence[Episode], end: float) -> str:
-    """Formats the episodes of a video of `end` seconds as a TextGrid, a tier for each track.
-
-    A video without a face has one empty tier, because Praat reads no TextGrid without tiers.
-    """
-    start = min([0.0, *(episode.start for episode in episodes)])
-    tiers: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        name = f"track {episode.track}"
-        if episode.head == MOVEMENTS:  # they overlap, so each has a tier
-            name = f"{name} {episode.label}"
-        tiers.setdefault(name, []).append(episode)
-    if not tiers:
-        tiers[NO_FACE] = []
-    lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_format_span(start, end)]
-    lines += ["tiers? <exists>", f"size = {len(tiers)}", "item []:"]
-    for number, (name, tier) in enumerate(tiers.items(), 1):
-        intervals = list(_fill_gaps(tier, start, end))
-        lines += [
-            f"item [{number}]:",
-            'class = "IntervalTier"',
-            f'name = "{name}"',
-            *_format_span(start, end),
-        ]
-        lines.append(f"intervals: size = {len(intervals)}")
-        for index, interval in enumerate(intervals, 1):
-            text = as_text(interval.label).replace('"', '""')
-            lines += [
-                f"intervals [{index}]:",
-                *_format_span(interval.start, interval.end),
-                f'text = "{text}"',
-            ]
-    return "\n".join(lines) + "\n"
-
-
-def _format_span(start: float, end: float) -> list[str]:
-    return [f"xmin = {start:.6f}", f"xmax = {end:.6f}"]
-
-
-class TierInterval(NamedTuple):
-    """An interval of a tier in a TextGrid."""
-
-    start: float  # seconds
-    end: float
-    label: str  # empty: a gap
-
-
-def _fill_gaps(tier: Iterable[Episode], start: float, end: float) -> Iterator[TierInterval]:
-    """Yields the intervals of a tier from `start` to `end`, without gaps between them."""
-    for episode in tier:
-        if episode.start - start >= MIN_VIDEO_SECONDS:
-            yield TierInterval(start, episode.start, "")
-        yield TierInterval(max(start, episode.start), episode.end, episode.label)
-        start = episode.end
-    if end - start >= MIN_VIDEO_SECONDS:
-        yield TierInterval(start, end, "")

@@ -7,18 +7,19 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.faces import READ_STATUSES, Stamp
+from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.files import clear_remains_in
 from fer_vit.heads import HeadOutputs
 from fer_vit.listing import system_entry
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
-from fer_vit.predict.people import People
+from fer_vit.predict.people import CountedFrame, People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.reading import make_finder, read_sources, read_stamp
 from fer_vit.predict.recognizer import Recognizer
@@ -262,10 +263,42 @@ def _read_people(tables: Iterable[Path], outputs: Outputs, of_model: HeadOutputs
     """Reads the people in videos from finished tables of a model."""
     import pyarrow.parquet as pq
 
-    people = People(outputs=of_model, threshold=outputs.threshold)
+    people = People(of_model, outputs.threshold)
     for table in tables:
         with pq.ParquetFile(table) as file:
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(1000))
             for _, frame in groupby(rows, itemgetter("path", "frame")):
-                people.add_rows(list(frame))
+                people.add(frame_of_rows(list(frame), of_model.columns))
     return people
+
+
+def frame_of_rows(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> CountedFrame | None:
+    """Returns what is counted in a frame, by its rows in a table of `predict`.
+
+    `columns` are those of outputs of further heads. The label is taken from the table, because the
+    label of a face below `--min_confidence` is empty. Returns None for rows without a time: those
+    of a photo, and of the end of a damaged video.
+    """
+    seconds = rows[0].get("seconds")
+    if seconds is None:
+        return None
+    faces = [row for row in rows if row.get("face") is not None]
+    labels = [row[SMOOTHED_LABEL] for row in faces]
+    confidences = []
+    outputs = []
+    for row, label in zip(faces, labels, strict=True):
+        confidences.append(0.0 if label is None else row[SMOOTHED + label])
+        values = {}
+        for column in columns:
+            cell = row.get(SMOOTHED + column)
+            if cell is not None:
+                values[column] = cell
+        outputs.append(values)
+    return CountedFrame(
+        path=rows[0]["path"],
+        seconds=seconds,
+        tracks=[row["track"] for row in faces],
+        labels=labels,
+        confidences=confidences,
+        outputs=outputs,
+    )

@@ -14,7 +14,7 @@ from fer_vit.faces import READ_STATUSES, SEPARATOR, WARNINGS, Faces, PhotoInfo, 
 from fer_vit.fields import Cell, choose_fields, face_fields
 from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
-from fer_vit.predict.people import People
+from fer_vit.predict.people import People, frame_of_faces
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
@@ -51,14 +51,14 @@ def predict_table(
         MarkedCopyError: The marked copy cannot be written. The table is complete.
     """
     check_model(outputs, model.heads, model.name)
-    people = People(outputs.min_confidence, model.outputs, outputs.threshold)
+    people = People(model.outputs, outputs.threshold)
     marks: list[list[Marked]] = []  # the faces of each frame of the marked copy
 
     def collect(photos: Iterable[Faces]) -> Iterator[Faces]:
         for faces in photos:
             (info,) = faces.infos
             if outputs.people or outputs.intervals:
-                people.add(faces)
+                people.add(frame_of_faces(faces, outputs.min_confidence))
             if outputs.copy and info.frame is not None:
                 marks.append([mark(face, outputs.min_confidence) for face in faces])
             yield faces
