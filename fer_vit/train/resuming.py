@@ -169,7 +169,7 @@ def _types(state: Any, place: str = "") -> dict[str, str]:
     if not isinstance(state, dict):
         is_huge = isinstance(state, int) and state.bit_length() > 63
         return {place: "huge" if is_huge else type(state).__name__}
-    types = {}
+    types: dict[str, str] = {}
     for key, value in state.items():
         types |= _types(value, f"{place}.{key}" if place else str(key))
     return types
