@@ -135,7 +135,7 @@ NO_DOORS = {
     r"fer_vit\.\w+": "the package itself",
     r"fer_vit\.commands\..*": "the command line imports commands by their names",
     r"fer_vit\.model\..*": "layers, which tests compare with timm and torch.nn",
-    r"fer_vit\.sources\.\w+\.read": "`MODULES` names the modules of data sets",
+    r"fer_vit\.sources\.\w+\.read": "`SOURCES` has the readers of data sets",
     r"fer_vit\.sources\.(cartoon|movements)\..*": "drawn faces, whose truth tests know",
     r"fer_vit\.sources\.add_landmarks\.IMAGES_PER_WORKER": "a few images start processes",
 }

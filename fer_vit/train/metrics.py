@@ -1,9 +1,9 @@
-"""Metrics on a split, for the expression and for the outputs of further heads.
+"""Metrics on a split, for the expression and for the outputs of further heads, and their names.
 
 M faces, K outputs of a head. Targets are NaN where they are unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection, classification
 from torchmetrics.utilities import dim_zero_cat
 
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
 from fer_vit.geometry import Array
-from fer_vit.heads import HEADS, Head
+from fer_vit.heads import EXPRESSION, HEADS, Head
 from fer_vit.stats.output_measures import measure
 from fer_vit.train.trained_heads import TrainedHead
 
@@ -100,3 +101,35 @@ def output_metrics(trained: Mapping[str, TrainedHead]) -> nn.ModuleDict:
     for head, of_head in trained.items():
         metrics[head] = OutputMetrics(len(of_head.outputs), HEADS[head])
     return metrics
+
+
+def check_monitored(manifest: Manifest, monitored: set[str], trained: Sequence[str]) -> None:
+    """Raises FerVitError when the best epoch cannot be chosen.
+
+    Args:
+        manifest: The faces.
+        monitored: The names of the metrics that callbacks compare to save checkpoints.
+        trained: The further heads that are trained.
+    """
+    for name in monitored:
+        head = str(name).removeprefix("val/").partition("_")[0]
+        if head in HEADS and head not in trained:
+            names = ", ".join((EXPRESSION, *trained))
+            raise FerVitError(
+                f"{name} is monitored, but {head} is not trained, only {names}. Choose another "
+                "measure by `--checkpoint.monitor`, or add targets."
+            )
+    lacking = monitored & {f"val/{name}" for name in EXPRESSION_METRICS}
+    if lacking and not manifest.split("val").has_labels:
+        remedy = "Add labelled faces by `fer-vit prepare --add`."
+        if trained:
+            head = trained[0]
+            measure = f"val/{log_name(head, HEADS[head].measures[0])}"
+            remedy = (
+                "Choose the best epoch by another measure, such as "
+                f"`--checkpoint.monitor {measure}`."
+            )
+        raise FerVitError(
+            f"{manifest.path} has no val face with a label, so {min(lacking)} does not "
+            f"exist. {remedy}"
+        )

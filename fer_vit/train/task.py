@@ -29,10 +29,10 @@ from fer_vit.model.tokens import drop_regions
 from fer_vit.report.score_figures import draw_confusion
 from fer_vit.store.model_folder import read_model
 from fer_vit.store.stored_model import StoredModel
-from fer_vit.train.checks import check_learnable, check_monitored
 from fer_vit.train.head_tables import write_expression, write_outputs
 from fer_vit.train.log import log_once
 from fer_vit.train.metrics import (
+    check_monitored,
     class_recall,
     expression_metrics,
     log_name,
@@ -41,7 +41,7 @@ from fer_vit.train.metrics import (
 from fer_vit.train.module import DEFAULT_NETWORK, RegionViTModule, check_loss
 from fer_vit.train.starting import Freeze, is_frozen, take_weights
 from fer_vit.train.teachers import StartTeacher, Teachers, create_start_teacher
-from fer_vit.train.trained_heads import plan_heads
+from fer_vit.train.trained_heads import check_learnable, plan_heads
 
 
 def expression_loss(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
+from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, short
 from fer_vit.heads import HEADS, HeadOutputs
+from fer_vit.wording import list_names
 
 MAX_WEIGHT = 1e6  # largest weight of a head's loss
 
@@ -58,3 +62,36 @@ def plan_heads(
         of_data = shared.indices_in(data.of_head(head))
         trained[head] = TrainedHead(shared, of_model, of_data, used[head])
     return outputs, trained
+
+
+def check_learnable(
+    manifest: Manifest, trained: Mapping[str, TrainedHead], *, has_teachers: bool
+) -> None:
+    """Raises FerVitError when a head or the expression has no targets.
+
+    Args:
+        manifest: The faces.
+        trained: The further heads that are trained.
+        has_teachers: Whether other models predict the expression of the training faces.
+    """
+    train = manifest.split("train")
+    if not len(train):  # a user's data module reads them elsewhere
+        return
+    targets = train.head_targets()
+    for head, of_head in trained.items():
+        empty = []
+        for output, index in zip(of_head.outputs, of_head.of_data, strict=True):
+            if np.isnan(targets[head][:, index]).all():
+                empty.append(output.column)
+        if empty:
+            raise FerVitError(
+                f"{manifest.path}: expected training faces with targets of {head}, but they "
+                f"have none of {list_names(empty, limit=6)}. Prepare it without these columns, "
+                f"or give {head} a weight of 0 in `--model.head_weights`."
+            )
+    if not (train.has_labels or has_teachers):
+        raise FerVitError(
+            f"{manifest.path} has no training face with a label, so expressions would be "
+            "predicted at random. Add labelled faces by `fer-vit prepare --add`, or a teacher "
+            "by `--model.teachers`."
+        )
