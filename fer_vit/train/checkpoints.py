@@ -178,37 +178,8 @@ def _resumed_state(
     The best checkpoint is searched in `resumed_folder`, the folder of the resumed checkpoint. The
     search is new if the callback keeps several checkpoints.
     """
-    folder = Path(callback.dirpath or "")
-    best = find_best(state, resumed_folder)
-    score = plausible_score(state.get("best_model_score"), callback.monitor or "")
-    keeps_best = callback.monitor and callback.save_top_k == 1
-
-    if best and keeps_best and score is not None:
-        path = str(folder / best.name)
-        if copy_file and resumed_folder.resolve() != folder.resolve():
-            with (
-                open_input(best) as source,
-                atomic_write(Path(path)) as scratch,
-                scratch.open("wb") as target,
-            ):
-                shutil.copyfileobj(source, target)
-        return {
-            "dirpath": callback.dirpath,
-            "best_model_path": path,
-            "best_model_score": score,
-            "best_k_models": {path: score},
-            "kth_best_model_path": path,
-            "kth_value": score,
-            "last_model_path": "",
-        }
-
-    if callback.monitor and state.get("best_model_path"):
-        log_once(
-            f"There is no best checkpoint with a valid score in {resumed_folder}, the folder of "
-            "the resumed one: the search for the best epoch starts over."
-        )
     worst = math.inf if callback.mode == "min" else -math.inf
-    return {
+    new_search = {
         "dirpath": callback.dirpath,
         "best_model_path": "",
         "best_model_score": None,
@@ -216,6 +187,33 @@ def _resumed_state(
         "kth_best_model_path": "",
         "kth_value": torch.tensor(worst),
         "last_model_path": "",
+    }
+    best = find_best(state, resumed_folder)
+    score = plausible_score(state.get("best_model_score"), callback.monitor or "")
+    keeps_best = callback.monitor and callback.save_top_k == 1
+    if not best or not keeps_best or score is None:
+        if callback.monitor and state.get("best_model_path"):
+            log_once(
+                f"There is no best checkpoint with a valid score in {resumed_folder}, the folder "
+                "of the resumed one: the search for the best epoch starts over."
+            )
+        return new_search
+
+    folder = Path(callback.dirpath or "")
+    path = str(folder / best.name)
+    if copy_file and resumed_folder.resolve() != folder.resolve():
+        with (
+            open_input(best) as source,
+            atomic_write(Path(path)) as scratch,
+            scratch.open("wb") as target,
+        ):
+            shutil.copyfileobj(source, target)
+    return new_search | {
+        "best_model_path": path,
+        "best_model_score": score,
+        "best_k_models": {path: score},
+        "kth_best_model_path": path,
+        "kth_value": score,
     }
 
 

@@ -22,7 +22,6 @@ from fer_vit.store.checkpoint import (
 )
 from fer_vit.store.model_folder import check_finite, no_expressions
 from fer_vit.store.stored_model import StoredModel
-from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.module import RegionViTModule
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
@@ -35,12 +34,6 @@ def import_task(name: str) -> type[RegionViTModule]:
     """Imports a task of `--model`; errors as for `import_class`."""
     task_class: type[RegionViTModule] = import_class("model", name, (FERTask, MaskedPretraining))
     return task_class
-
-
-def import_data(name: str) -> type[FaceDataModule]:
-    """Imports a data module of `--data`; errors as for `import_class`."""
-    data_class: type[FaceDataModule] = import_class("data", name, (FaceDataModule,))
-    return data_class
 
 
 def import_class(option: str, name: str, bases: tuple[type, ...]) -> Any:

@@ -21,7 +21,7 @@ from fer_vit.store.checkpoint import is_pretraining, load_checkpoint
 from fer_vit.store.config_files import find_config
 from fer_vit.store.model_folder import classifier_command
 from fer_vit.texts import json_text
-from fer_vit.train.custom import import_data, import_task
+from fer_vit.train.custom import import_class, import_task
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.fit_options import TASKS, TaskName, TrainCLI, checkpoint_settings, task_of
 from fer_vit.train.log import hide_noise, log_once
@@ -232,6 +232,10 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
     options.append(f"--ckpt_path={given.checkpoint or 'null'}")
     options.append(f"--task={given.task or task_of(task_class)}")
 
+    data_class: type[FaceDataModule] = FaceDataModule
+    if given.data:
+        data_class = import_class("data", given.data, (FaceDataModule,))
+
     files = [Path(config).stem for config in given.configs if os.path.isfile(config)]
     cli = TrainCLI(
         verb=verb,
@@ -240,7 +244,7 @@ def build_run(verb: str, words: list[str]) -> TrainCLI:
         settings=settings,
         task_class=task_class,
         other_class=other_class,
-        data_class=import_data(given.data) if given.data else FaceDataModule,
+        data_class=data_class,
     )
     if checkpoint and given.checkpoint:  # errors are raised before the run creates a folder
         cli.model.on_load_checkpoint(checkpoint)

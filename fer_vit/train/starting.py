@@ -4,7 +4,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import timm
 import torch
@@ -56,30 +56,49 @@ def take_weights(net: RegionViT, start: StoredModel) -> str:
             finite.
     """
     state, resampled = fit_sizes(net, start.config, start.state)
-    match = _compare_encoders(net, start.config, state)
-    if len(match.fitting) < 0.9 * match.total:
+
+    # the encoder's tensors that both networks have in the same shape
+    target = _without_computed(net, net.state_dict())
+    misfits = {}
+    for key, expected, actual in differing(target, _without_computed(net, state)):
+        if in_encoder(key):
+            misfits[key] = f"{key} ({actual} there, {expected} here)"
+    encoder = [key for key in target if in_encoder(key)]
+    fitting = [key for key in encoder if key not in misfits]
+    differences = _describe_differences(
+        list(misfits.values()), asdict(start.config), asdict(net.config)
+    )
+    if len(fitting) < 0.9 * len(encoder):
         raise FerVitError(
             f"Expected nine tenths of the encoder to fit {start.name}, but only "
-            f"{len(match.fitting)} of {match.total} tensors do{match.differences}. "
+            f"{len(fitting)} of {len(encoder)} tensors do{differences}. "
             "Remove the options of the network, or choose another model."
         )
 
+    # the classifier's tensors; those with a row for each label only have the rows of common labels
     rows = _common_rows(net, start)
-    copied = list(match.fitting)
+    copied = list(fitting)
     if rows:
-        copied += [key for key in match.target if key.startswith(CLASSIFIER) and key in state]
-    check_finite({key: state[key] for key in copied}, start.name)
+        copied += [key for key in target if key.startswith(CLASSIFIER) and key in state]
     by_label = {*LABEL_ROWS, *(f"pool.{key}" for key in getattr(net.pool, "label_rows", ()))}
-    _copy_tensors(match.target, state, copied, rows, by_label)
+
+    check_finite({key: state[key] for key in copied}, start.name)
+    for key in copied:
+        if key in by_label:
+            target[key][list(rows)] = state[key][list(rows.values())].to(target[key])
+        else:
+            target[key].copy_(state[key])
     for head, outputs in net.settings.outputs.by_head.items():
         start_outputs = start.settings.outputs.of_head(head)
         _copy_outputs(net.heads[head], head, outputs, start_outputs, state)
 
     classes = _describe_classes(net.settings.labels, rows)
     kept = f"; {classes}" if classes else ""
-    encoder = f"{len(match.fitting)} of {match.total} tensors of the encoder"
     sizes = f"; resampled: {', '.join(resampled)}" if resampled else ""
-    return f"Started from {start.name}: {encoder}{kept}{sizes}{match.differences}."
+    return (
+        f"Started from {start.name}: {len(fitting)} of {len(encoder)} tensors of the encoder"
+        f"{kept}{sizes}{differences}."
+    )
 
 
 def fit_sizes(
@@ -132,39 +151,10 @@ def _resample_positions(net: RegionViT, config: RegionViTConfig, before: Tensor)
     return positions
 
 
-class Match(NamedTuple):
-    """How the tensors of another network fit the tensors of the network that is changed."""
-
-    target: dict[str, Tensor]  # the tensors of the network, without computed ones
-    total: int  # number of these tensors in the encoder
-    fitting: list[str]  # the encoder's tensors that the other network has in the same shape
-    differences: str  # the end of a line for the user
-
-
 def _without_computed(net: RegionViT, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns a state dict without the positions that the network computes."""
     computed = {key for key, value in net.named_parameters() if not value.requires_grad}
     return {key: value for key, value in state.items() if key not in computed}
-
-
-def _compare_encoders(net: RegionViT, config: RegionViTConfig, state: dict[str, Tensor]) -> Match:
-    """Compares the encoder of `net` with another network, given by `config` and `state`."""
-    target = _without_computed(net, net.state_dict())
-    start_state = _without_computed(net, state)
-
-    misfits = {}
-    for key, expected, actual in differing(target, start_state):
-        if in_encoder(key):
-            misfits[key] = f"{key} ({actual} there, {expected} here)"
-    encoder = [key for key in target if in_encoder(key)]
-    return Match(
-        target=target,
-        total=len(encoder),
-        fitting=[key for key in encoder if key not in misfits],
-        differences=_describe_differences(
-            list(misfits.values()), asdict(config), asdict(net.config)
-        ),
-    )
 
 
 def _common_rows(net: RegionViT, start: StoredModel) -> dict[int, int]:
@@ -192,25 +182,6 @@ def _describe_classes(labels: Sequence[str], kept_rows: Container[int]) -> str:
     if new:
         classes.append(f"new {', '.join(new)}")
     return "; ".join(classes)
-
-
-def _copy_tensors(
-    target: dict[str, Tensor],
-    start_state: dict[str, Tensor],
-    keys: Sequence[str],
-    rows: dict[int, int],
-    by_label: set[str],
-) -> None:
-    """Copies tensors of `start_state` to `target`.
-
-    Tensors in `by_label` have a row for each label: only some rows are copied. `rows` maps their
-    indices in `target` to their indices in `start_state`.
-    """
-    for key in keys:
-        if key in by_label:
-            target[key][list(rows)] = start_state[key][list(rows.values())].to(target[key])
-        else:
-            target[key].copy_(start_state[key])
 
 
 def _copy_outputs(
