@@ -3,8 +3,8 @@
 import logging
 
 from fer_vit.commands import name_files
+from fer_vit.comparison.compare_study import compare_conditions
 from fer_vit.comparison.comparison_results import Comparison
-from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.read_study import CompareOptions, read_study
 from fer_vit.comparison.study_tables import COMPARISON_TABLES
 from fer_vit.errors import printable

@@ -14,7 +14,9 @@ from fer_vit.comparison.rows import (
     MEANS,
     SD,
     Contrast,
-    StudyRows,
+    drawn_contrasts,
+    find_contrasts,
+    main_contrasts,
 )
 from fer_vit.comparison.sentences import PROSE, describe_methods, describe_results
 from fer_vit.comparison.study import Courses, Pair, Study
@@ -31,7 +33,7 @@ from fer_vit.stats.estimate import (
     p_text,
 )
 from fer_vit.stats.means import average
-from fer_vit.stats.results import Row
+from fer_vit.stats.results import Results
 from fer_vit.stats.series import MeanCourse, mean_course
 
 MAX_DRAWN_BINS = 500  # most bins of a curve on the page
@@ -39,37 +41,40 @@ MAX_ROWS = 12  # most differences that a section shows at once
 MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
 
 
-def comparison_page(results: StudyRows) -> Page:
-    """Returns the page."""
+def comparison_page(results: Results, study: Study, courses: Courses | None) -> Page:
+    """Returns the page.
+
+    Args:
+        results: The rows.
+        study: The study that they are of.
+        courses: The series; None: not requested.
+    """
+    sentences = describe_results(results, study)
+    sections = []
+    for kind in study.measures:
+        sections.append(kind_section(results, study, kind, sentences[kind.title]))
+    if courses is not None:
+        sections.append(courses_section(study, courses))
+    if any(row.estimate.mean is not None for row in results.select(set=INTRACLASS)):
+        sections.append(intraclass_section(results, study))
+    grid = courses.bin_seconds if courses else None
+    methods, *lines = describe_methods(results, study, grid)
+    sections.append(Section("Methods", methods, counts_table(results, study), lines))
     return Page(
         title="Expressions by condition",
         heading="Comparison",
         generator="fer-vit compare",
         facts=results.facts,
-        note=PROSE.text("note", planned=results.study.planned),
-        sections=comparison_sections(results),
+        note=PROSE.text("note", planned=study.planned),
+        sections=sections,
     )
 
 
-def comparison_sections(results: StudyRows) -> list[Section]:
-    """Returns the sections of the page: one for each kind of measures, then further results."""
-    study = results.study
-    sentences = describe_results(results)
-    sections = [kind_section(results, kind, sentences[kind.title]) for kind in study.measures]
-    if results.courses:
-        sections.append(courses_section(study, results.courses))
-    if any(row.estimate.mean is not None for row in results.select(set=INTRACLASS)):
-        sections.append(intraclass_section(results))
-    methods, *lines = describe_methods(results)
-    sections.append(Section("Methods", methods, counts_table(results), lines))
-    return sections
-
-
-def counts_table(results: StudyRows) -> list[list[str]]:
+def counts_table(results: Results, study: Study) -> list[list[str]]:
     """Returns the numbers of persons, photos or clips, and faces by condition."""
     table: list[list[str]] = []
-    for condition in results.study.observations.conditions:
-        numbers = results.by_measure[CONDITIONS, "", condition]
+    for condition in study.observations.conditions:
+        numbers = results.by_measure["", CONDITIONS, condition]
         if not table:
             table.append(["", *numbers])
         table.append([condition, *(str(row.estimate.n) for row in numbers.values())])
@@ -79,19 +84,18 @@ def counts_table(results: StudyRows) -> list[list[str]]:
 # ------------------------------------------------------------------------------ a kind of measures
 
 
-def kind_section(results: StudyRows, kind: Kind, sentences: list[str]) -> Section:
+def kind_section(results: Results, study: Study, kind: Kind, sentences: list[str]) -> Section:
     """Returns the section about one kind of measures: words, differences, tests and means."""
-    study = results.study
     measures = study.measures[kind]
     pair = study.only_pair
     num_aside = study.count_aside(measures)
-    main = results.main_contrasts(kind)
-    drawn = results.drawn_contrasts(kind)
+    main = main_contrasts(results, study, kind)
+    drawn = drawn_contrasts(results, study, kind)
     charted = choose_charted(drawn)
     tests = Section(
         title="Tests",
         text=PROSE.text("dashes", contrasts=main, num_aside=num_aside),
-        rows=tests_table(results.contrasts(kind), pair, kind),
+        rows=tests_table(find_contrasts(results, study, kind), pair, kind),
     )
     smile_note = ""
     outcomes = {measure.outcome for of_kind in study.measures.values() for measure in of_kind}
@@ -104,7 +108,7 @@ def kind_section(results: StudyRows, kind: Kind, sentences: list[str]) -> Sectio
         text=PROSE.text(
             "measured",
             kind=kind,
-            num_tests=results.family_size(kind),
+            num_tests=family_size(results, study, kind),
             planned=study.planned,
             pair=pair,
             alpha=ALPHA,
@@ -115,8 +119,19 @@ def kind_section(results: StudyRows, kind: Kind, sentences: list[str]) -> Sectio
         ),
         lines=sentences,
         intervals=differences_chart(charted, pair, kind.form),
-        more=[tests, means_section(results, kind)],
+        more=[tests, means_section(results, study, kind)],
     )
+
+
+def family_size(results: Results, study: Study, kind: Kind) -> int:
+    """Returns the number of tests for which p is corrected; 0 if the kind has no test."""
+    num_tests = {}
+    for each in study.measures:
+        main = main_contrasts(results, study, each)
+        num_tests[each] = sum(contrast.is_tested for contrast in main)
+    if study.planned and num_tests[kind]:
+        return sum(num_tests.values())
+    return num_tests[kind]
 
 
 def choose_charted(drawn: Sequence[Contrast]) -> Sequence[Contrast]:
@@ -191,20 +206,21 @@ def tests_table(contrasts: Sequence[Contrast], pair: Pair | None, kind: Kind) ->
     return table
 
 
-def means_section(results: StudyRows, kind: Kind) -> Section:
+def means_section(results: Results, study: Study, kind: Kind) -> Section:
     """Returns the section with the means of measures and the standard deviations of persons."""
     form = kind.form
     columns = [""]
-    for condition in results.study.observations.conditions:
+    for condition in study.observations.conditions:
         columns += [condition, f"SD, {condition}"]
     table = [columns]
-    for measure in results.study.measures[kind]:
+    for measure in study.measures[kind]:
         cells = [measure.title]
-        for rows in means_of(results, measure).values():
+        for condition in study.observations.conditions:
+            rows = results.by_measure[measure.column, MEANS, condition]
             cells.append(estimate_text(rows[MEAN].estimate, form))
             cells.append(estimate_text(rows[SD].estimate, form.removeprefix("+")))
         table.append(cells)
-    rows_of_chart = mean_rows(results, results.study.measures[kind])
+    rows_of_chart = mean_rows(results, study, study.measures[kind])
     return Section(
         title="Means by condition",
         text=PROSE.text("means"),
@@ -213,31 +229,23 @@ def means_section(results: StudyRows, kind: Kind) -> Section:
     )
 
 
-def means_of(results: StudyRows, measure: Measure) -> dict[str, dict[str, Row]]:
-    """Returns the mean and the standard deviation of a measure by condition."""
-    means = {}
-    for condition in results.study.observations.conditions:
-        means[condition] = results.by_measure[MEANS, measure.column, condition]
-    return means
-
-
-def mean_rows(results: StudyRows, measures: Iterable[Measure]) -> list[ChartRow]:
+def mean_rows(results: Results, study: Study, measures: Iterable[Measure]) -> list[ChartRow]:
     """Returns the means of measures by condition for a chart or figure."""
     rows = []
     for measure in measures:
-        for condition, numbers in means_of(results, measure).items():
-            group = printable(measure.title)
-            rows.append(ChartRow(printable(condition), numbers[MEAN].estimate, group))
+        for condition in study.observations.conditions:
+            mean = results.by_measure[measure.column, MEANS, condition][MEAN]
+            rows.append(ChartRow(printable(condition), mean.estimate, printable(measure.title)))
     return rows
 
 
-def intraclass_section(results: StudyRows) -> Section:
+def intraclass_section(results: Results, study: Study) -> Section:
     """Returns the section with the ICC(1) of expressions."""
     form = ".2f"
-    kind = probability_kind(results.study.rest)
-    table = [["", *results.study.observations.conditions]]
+    kind = probability_kind(study.rest)
+    table = [["", *study.observations.conditions]]
     rows = []
-    for measure in results.study.measures[kind]:
+    for measure in study.measures[kind]:
         cells = [measure.name]
         for row in results.select(part=measure.column, set=INTRACLASS):
             cells.append(estimate_text(row.estimate, form))

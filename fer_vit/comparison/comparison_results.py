@@ -1,5 +1,6 @@
 """The results of a comparison: its rows and words, as JSON and as files."""
 
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,34 +16,45 @@ from fer_vit.comparison.rows import (
     MEANS,
     ROOM,
     SD,
-    StudyRows,
+    find_contrasts,
 )
 from fer_vit.comparison.sentences import describe_methods, describe_missing, describe_results
+from fer_vit.comparison.study import Courses, Study
 from fer_vit.comparison.study_tables import comparison_tables
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.results_page import write_page
-from fer_vit.stats.results import nest
+from fer_vit.stats.results import Results, nest
 
 
-class Comparison(StudyRows):
-    """All results of a study."""
+@dataclass(frozen=True, eq=False)
+class Comparison(Results):
+    """All results of a study.
+
+    Attributes:
+        study: The study.
+        courses: The series over time; None: not requested.
+    """
+
+    study: Study
+    courses: Courses | None = None
 
     @cached_property
     def methods(self) -> list[str]:
         """The methods for a paper, and a line for each kind of faces left out of all tests."""
-        return describe_methods(self)
+        grid = self.courses.bin_seconds if self.courses else None
+        return describe_methods(self, self.study, grid)
 
     @cached_property
     def sentences(self) -> dict[str, list[str]]:
         """The results in words, and the reasons of missing tests, by title of a kind."""
-        return describe_results(self)
+        return describe_results(self, self.study)
 
     @property
     def missing(self) -> list[str]:
         """The reasons of missing tests."""
         lines = []
         for kind in self.study.measures:
-            lines += describe_missing(self, kind)
+            lines += describe_missing(self, self.study, kind)
         return lines
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,13 +103,13 @@ class Comparison(StudyRows):
         for measure in self.study.measures[kind]:
             means[measure.name] = {}
             for condition in self.study.observations.conditions:
-                rows = self.by_measure[MEANS, measure.column, condition]
+                rows = self.by_measure[measure.column, MEANS, condition]
                 numbers = rows[MEAN].estimate.numbers
                 means[measure.name][condition] = {**numbers, "sd": rows[SD].estimate.mean}
 
         differences: dict[str, dict[str, Any] | None] = {}
         missing = {}
-        for contrast in self.contrasts(kind):
+        for contrast in find_contrasts(self, self.study, kind):
             if not contrast.is_tested:
                 differences[contrast.name] = None
                 missing[contrast.name] = contrast.difference.note
@@ -132,6 +144,6 @@ class Comparison(StudyRows):
             # not at the top: matplotlib takes a second to load
             from fer_vit.comparison.paper_figures import save_figures
 
-            draw = partial(save_figures, self, figures)
-        page = comparison_page(self)
+            draw = partial(save_figures, self, self.study, figures)
+        page = comparison_page(self, self.study, self.courses)
         return write_page(Path(folder), page, self.to_dict(), tables, overwrite, draw)

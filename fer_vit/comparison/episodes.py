@@ -14,11 +14,13 @@ N rows of a table, R of them of faces in clips, E episodes, O observations.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from fer_vit.comparison.measures import Kind
+from fer_vit.comparison.study import Observations
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
@@ -298,3 +300,34 @@ def measure_episodes(
     if transitions:
         measures[TRANSITIONS] = transitions
     return measures
+
+
+class Followed(NamedTuple):
+    """What the episodes of faces add to a study; see `Study`."""
+
+    measures: dict[Kind, dict[str, Array]]  # values (O,) by name
+    counts: dict[str, dict[str, int]]
+    rooms: dict[str, float]
+
+
+def follow_faces(
+    faces: Labelled, person: str, of_row: IntArray, observations: Observations
+) -> Followed:
+    """Finds, counts and measures the episodes of a table with smoothed labels.
+
+    `person` is a column; `of_row` (N,) is the observation of each row, or -1: it is not compared.
+    """
+    seen = find_sightings(faces, person)
+    of_sighting = of_row[seen.rows]
+    episodes = find_episodes(seen, of_sighting)
+    least_room = find_least_room(episodes, len(faces.labels))
+    measures = measure_episodes(
+        seen, of_sighting, episodes, least_room, faces.labels, len(observations.paths)
+    )
+    counts = {}
+    for index, name in enumerate(observations.conditions):
+        counts[name] = count_episodes(episodes, least_room, observations.condition == index)
+    rooms = {}
+    for index in np.unique(episodes.label[episodes.counted]).tolist():
+        rooms[faces.labels[index]] = float(least_room[index])
+    return Followed(measures, counts, rooms)

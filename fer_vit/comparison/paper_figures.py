@@ -4,26 +4,28 @@ from pathlib import Path
 
 from fer_vit.comparison.comparison_page import choose_charted, difference_rows, mean_rows
 from fer_vit.comparison.measures import Kind
-from fer_vit.comparison.rows import StudyRows
+from fer_vit.comparison.rows import drawn_contrasts, main_contrasts
+from fer_vit.comparison.study import Study
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.interval_figures import differences_figure, means_figure
 from fer_vit.report.rendering import save_figure
+from fer_vit.stats.results import Results
 
 
-def save_figures(results: StudyRows, suffix: FigureKind, folder: Path) -> None:
+def save_figures(results: Results, study: Study, suffix: FigureKind, folder: Path) -> None:
     """Writes two figures of each kind of measures."""
-    for kind in results.study.measures:
+    for kind in study.measures:
         name = kind.title.lower().replace(" ", "_")
-        save_differences(results, kind, folder / f"{name}-differences.{suffix}")
-        save_means(results, kind, folder / f"{name}-means.{suffix}")
+        save_differences(results, study, kind, folder / f"{name}-differences.{suffix}")
+        save_means(results, study, kind, folder / f"{name}-means.{suffix}")
 
 
-def save_differences(results: StudyRows, kind: Kind, path: Path) -> None:
+def save_differences(results: Results, study: Study, kind: Kind, path: Path) -> None:
     """Writes the differences that the page charts at once; without a test, there is no figure."""
-    charted = choose_charted(results.drawn_contrasts(kind))
+    charted = choose_charted(drawn_contrasts(results, study, kind))
     if not charted:
         return
-    pair = results.study.only_pair
+    pair = study.only_pair
     title = f"difference in {kind.phrase}"
     if pair is not None:
         title = f"{pair.name}: {kind.phrase}"
@@ -34,16 +36,16 @@ def save_differences(results: StudyRows, kind: Kind, path: Path) -> None:
     save_figure(differences_figure(difference_rows(charted, pair), title, scale), path)
 
 
-def save_means(results: StudyRows, kind: Kind, path: Path) -> None:
+def save_means(results: Results, study: Study, kind: Kind, path: Path) -> None:
     """Writes the means of all measures, or of those whose differences the page charts at once."""
-    drawn = results.drawn_contrasts(kind)
+    drawn = drawn_contrasts(results, study, kind)
     charted = choose_charted(drawn)
     if len(charted) == len(drawn):
-        charted = results.main_contrasts(kind)
+        charted = main_contrasts(results, study, kind)
     shown = {contrast.measure for contrast in charted}
-    measures = [measure for measure in results.study.measures[kind] if measure in shown]
+    measures = [measure for measure in study.measures[kind] if measure in shown]
     if not measures:  # all measures are weak
         return
     title = f"{kind.phrase}, %" if kind.is_share else kind.phrase
     scale = 100 if kind.is_share else 1
-    save_figure(means_figure(mean_rows(results, measures), title, scale), path)
+    save_figure(means_figure(mean_rows(results, study, measures), title, scale), path)

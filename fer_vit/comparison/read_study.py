@@ -8,18 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import yaml
 
-from fer_vit.comparison.episodes import (
-    Sightings,
-    count_episodes,
-    find_episodes,
-    find_least_room,
-    find_sightings,
-    measure_episodes,
-)
+from fer_vit.comparison.episodes import follow_faces
 from fer_vit.comparison.measures import (
     Kind,
     Measure,
@@ -27,16 +20,18 @@ from fer_vit.comparison.measures import (
     make_measures,
     values_by_kind,
 )
-from fer_vit.comparison.origin import find_model
-from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study
+from fer_vit.comparison.study import MeasuredFaces, Observations, Pair, Study, TableModel
 from fer_vit.errors import FerVitError, known_names, short, suggest
 from fer_vit.faces import READ_STATUSES
 from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import POSE, HeadOutputs
+from fer_vit.model_settings import read_model_settings
 from fer_vit.options import Options, Positive
 from fer_vit.report.draw import FigureKind
 from fer_vit.stats.means import average
 from fer_vit.stats.series import Rest, RestInClips, parse_rest
+from fer_vit.store.hub import CARD_FILE, read_config, shipped_models
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.groups import describe_groups
 from fer_vit.tables.join import with_columns
@@ -109,30 +104,40 @@ class CompareOptions(Options):
             )
         return planned
 
-    def assigned(self, faces: Labelled) -> Mask:
-        """Returns whether each face (N,) has a person and a condition."""
-        return ~is_missing(faces.columns[self.person]) & ~is_missing(faces.columns[self.by])
 
-
-def read_study(plan: CompareOptions) -> Study:
+def read_study(options: CompareOptions) -> Study:
     """Reads a table of predictions, or a folder of tables, and the columns of another table.
 
     Raises:
         FerVitError: A table cannot be read or lacks a column, there are fewer than two conditions,
             no baseline, or no face in the interval of rest.
     """
-    data = plan.data
+    data = options.data
     faces = read_predictions(data, videos=True)
     check_predicted(data, faces)
-    if not plan.uncertain:
+    if not options.uncertain:
         faces = leave_out_uncertain(faces)
-    groups = (plan.by, plan.person)
-    faces = with_columns(faces, data, plan.columns, groups)
+    groups = (options.by, options.person)
+    faces = with_columns(faces, data, options.columns, groups)
     notes = (*faces.notes, *describe_groups(faces, groups))
-    return make_study(replace(faces, notes=notes, facts={"data": str(data), **faces.facts}), plan)
+    return make_study(
+        replace(faces, notes=notes, facts={"data": str(data), **faces.facts}),
+        by=options.by,
+        person=options.person,
+        baseline=options.baseline,
+        rest=options.interval,
+        outcomes=options.planned,
+    )
 
 
-def make_study(faces: Labelled, plan: CompareOptions) -> Study:
+def make_study(
+    faces: Labelled,
+    by: str,
+    person: str,
+    baseline: str | None,
+    rest: Rest | None,
+    outcomes: Sequence[str],
+) -> Study:
     """Returns a study: the faces (N), averaged by photo or clip.
 
     Means and their changes from rest use the values before smoothing, since smoothing would mix
@@ -140,62 +145,115 @@ def make_study(faces: Labelled, plan: CompareOptions) -> Study:
     probabilities if the table has them.
 
     With an interval of rest, the mean over this interval of the same clip and person is subtracted
-    from probabilities and outputs. Faces within the interval are used for nothing else.
+    from probabilities and outputs. A face is then measured if it is outside of the interval and its
+    clip has a face within. Faces within are used for nothing else; they need no condition.
+
+    Args:
+        faces: The faces.
+        by: The column with the condition.
+        person: The column with the person.
+        baseline: The condition to compare the others with; None: all pairs are compared.
+        rest: The interval of rest; None: nothing is subtracted.
+        outcomes: The names of the planned outcomes; empty: none is planned.
     """
-    assigned = faces.predicted & plan.assigned(faces)  # (N,)
+    named = ~is_missing(faces.columns[person]) & ~is_missing(faces.columns[by])  # (N,)
+    assigned = faces.predicted & named
     seconds = faces.numbers("seconds")  # (N,), NaN for a photo
-    selected = _select_faces(faces, assigned, seconds, plan)
-    used = selected.used
-    observations, of_face = _observe(faces, used, plan)
-    pairs = _pair_conditions(observations.conditions, plan)
-    model = find_model(faces)
-    weak = model.outputs.weak_columns
-    followed = Followed({}, {}, {})
+    probabilities = _smoothed_probabilities(faces)  # (N, C)
+    in_rest = np.zeros(len(named), bool)
+    resting = None
+    if rest is not None:
+        in_rest = rest.contains(seconds)
+        resting = RestInClips(rest, in_rest, _clips(faces, person))
+        probabilities = resting.change(probabilities)
+    has_rest = np.isfinite(probabilities).all(1)  # (N,); without an interval, if it is predicted
+    used = assigned & has_rest & ~in_rest
+    if rest is not None and not used.any():
+        raise FerVitError(
+            f"Expected clips with faces within and outside of `--rest {rest}`, but no clip of "
+            f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
+        )
+
+    observations, of_face = _observe(faces, used, by, person, baseline)
+    pairs = _pair_conditions(observations.conditions, by, baseline)
+    values = _average_faces(faces, used, resting, of_face, len(observations.paths))
+    followed = None
     if SMOOTHED_LABEL in faces.columns:
         of_row = np.full(len(used), -1)  # (N,), the index of the observation
         of_row[used] = of_face
-        followed = _follow(find_sightings(faces, plan.person), of_row, faces.labels, observations)
-
-    averaged = _average_faces(faces, selected, of_face, len(observations.paths))
+        followed = follow_faces(faces, person, of_row, observations)
+        values |= followed.measures
+    model = find_model(faces)
     measures = {}
-    for kind, values in (averaged | followed.measures).items():
-        measures[kind] = make_measures(kind, values, weak)
-    planned = find_planned(measures, plan.planned)
+    for kind, of_kind in values.items():
+        measures[kind] = make_measures(kind, of_kind, model.outputs.weak_columns)
+    planned = find_planned(measures, outcomes)
     return Study(
         observations=observations,
         labels=faces.labels,
         pairs=pairs,
         measures=choose_measures(measures, planned),
-        faces=MeasuredFaces(of_face, seconds[used], selected.probabilities[used]),
+        faces=MeasuredFaces(of_face, seconds[used], probabilities[used]),
         planned=planned,
         model=model,
-        rest=plan.interval,
-        without_rest=selected.without_rest,
+        rest=rest,
+        without_rest=tuple(sorted({*map(str, faces.paths[assigned & ~has_rest])})),
         unassigned_faces=int((faces.predicted & ~assigned).sum()),
-        without_face=_count_without_face(faces, selected.in_rest, plan),
-        episodes=followed.counts,
-        rooms=followed.rooms,
+        without_face=_count_without_face(faces, named & ~in_rest, by),
+        episodes=followed.counts if followed else {},
+        rooms=followed.rooms if followed else {},
         facts=faces.facts,
-        notes=(*faces.notes, *_note_several(faces, used, plan)),
+        notes=(*faces.notes, *_note_several(faces, used, person)),
     )
 
 
-def _average_faces(
-    faces: Labelled, selected: "Selected", of_face: IntArray, num_observations: int
-) -> dict[Kind, dict[str, Array]]:
-    """Returns the means of the selected faces (O,) by kind and name.
+def find_model(faces: Labelled) -> TableModel:
+    """Returns what is known about the model of a table.
 
-    `of_face` (M,) is the index of each selected face's observation, and `num_observations` is O. An
-    output without any value is left out.
+    Nothing is known if the rows name no model or several, or a model that is not shipped: a table
+    may be from elsewhere, and opens no path. The pose counts if all angles are from the model's
+    head.
+    """
+    names = {*faces.columns.get("model", ())} - {None}
+    if len(names) != 1:
+        return TableModel()
+    (name,) = map(str, names)
+    folder = shipped_models().get(name)
+    if folder is None:
+        return TableModel()
+    outputs = read_model_settings(read_config(folder, name), name).outputs
+    if {*faces.columns.get("pose_from", ())} - {None} != {"head"}:
+        outputs = HeadOutputs(tuple(output for output in outputs if output.head != POSE))
+    _, metadata, _ = (folder / CARD_FILE).read_text(encoding="utf-8").split("---\n", 2)
+    return TableModel(outputs, tuple(yaml.safe_load(metadata)["datasets"]))
+
+
+def _average_faces(
+    faces: Labelled,
+    used: Mask,
+    resting: RestInClips | None,
+    of_face: IntArray,
+    num_observations: int,
+) -> dict[Kind, dict[str, Array]]:
+    """Returns the means of the faces of each observation (O,) by kind and name.
+
+    An output without any value is left out.
+
+    Args:
+        faces: The faces (N).
+        used: Whether each face is measured (N,).
+        resting: The interval of rest in each clip; None: nothing is subtracted.
+        of_face: The index of each measured face's observation (M,).
+        num_observations: The number of observations O.
     """
     averaged: dict[Kind, dict[str, Array]] = {}
     for kind, of_faces in values_by_kind(faces):
-        subtract = selected.subtract_rest if kind.from_rest else None
+        subtract = resting if kind.from_rest else None
         means = {}
         for name, values in of_faces.items():  # (N,)
             if subtract:
                 values = subtract.change(values, kind.period)
-            values = values[selected.used]  # (M,)
+            values = values[used]  # (M,)
             if not kind.head or np.isfinite(values).any():
                 means[name] = average(values, of_face, num_observations, kind.period)
         if means:
@@ -240,46 +298,6 @@ def choose_measures(
 # --------------------------------------------------------------------------- the faces that count
 
 
-class Selected(NamedTuple):
-    """The faces that a study measures, and their probabilities for series."""
-
-    used: Mask  # (N,), whether each face is measured
-    in_rest: Mask  # (N,), whether each face is within the interval of rest
-    probabilities: Array  # (N, C), smoothed in clips, or changes from rest
-    subtract_rest: RestInClips | None  # None without an interval of rest
-    without_rest: tuple[str, ...]  # photos and clips without a face in the interval
-
-
-def _select_faces(
-    faces: Labelled, assigned: Mask, seconds: Array, plan: CompareOptions
-) -> Selected:
-    """Selects the faces to measure among the `assigned` faces (N,).
-
-    With an interval of rest, a face is measured if it is outside of the interval and its clip has a
-    face within. Faces without a condition count as rest, too. Raises FerVitError if no face is
-    selected.
-    """
-    probabilities = _smoothed_probabilities(faces)  # (N, C)
-    interval = plan.interval
-    if interval is None:
-        none = np.zeros(len(assigned), bool)
-        return Selected(assigned, none, probabilities, subtract_rest=None, without_rest=())
-
-    clips = _clips(faces, plan.person)
-    in_rest = interval.contains(seconds)
-    rest = RestInClips(interval, in_rest, clips)
-    changes = rest.change(probabilities)  # (N, C)
-    has_rest = np.isfinite(changes).all(1)  # (N,)
-    without_rest = sorted({str(path) for path in faces.paths[assigned & ~has_rest]})
-    used = assigned & has_rest & ~in_rest
-    if not used.any():
-        raise FerVitError(
-            f"Expected clips with faces within and outside of `--rest {interval}`, but no clip of "
-            f"{len({*faces.paths})} has them. Does it count from the start of each clip?"
-        )
-    return Selected(used, in_rest, changes, rest, tuple(without_rest))
-
-
 def _clips(faces: Labelled, person: str) -> IntArray:
     """Returns the index of each face's clip (N,): one clip for each person in each file.
 
@@ -307,25 +325,25 @@ def _smoothed_probabilities(faces: Labelled) -> Array:
     return probabilities
 
 
-def _count_without_face(faces: Labelled, in_rest: Mask, plan: CompareOptions) -> dict[str, int]:
-    """Returns, by condition, the number of photos and frames of persons without a face.
+def _count_without_face(faces: Labelled, compared: Mask, by: str) -> dict[str, int]:
+    """Returns the number of photos and frames without a face, by condition.
 
-    Frames within the interval of rest, `in_rest` (N,), do not count, nor do files that cannot be
-    read.
+    `compared` (N,) is whether a row has a person and a condition, and is not of the interval of
+    rest. Files that cannot be read do not count.
     """
-    searched = np.ones(len(faces.predicted), bool)
+    searched = np.ones(len(compared), bool)
     if "status" in faces.columns:
         searched = np.isin(faces.columns["status"].astype(str), READ_STATUSES)
-    empty = plan.assigned(faces) & ~faces.predicted & searched & ~in_rest  # (N,)
-    return dict(Counter(str(cell) for cell in faces.columns[plan.by][empty]))
+    empty = compared & ~faces.predicted & searched  # (N,)
+    return dict(Counter(str(cell) for cell in faces.columns[by][empty]))
 
 
-def _note_several(faces: Labelled, used: Mask, plan: CompareOptions) -> list[str]:
+def _note_several(faces: Labelled, used: Mask, person: str) -> list[str]:
     """Returns a line if several faces of a photo or frame belong to one person.
 
-    Some of these faces may be other people's.
+    Some of these faces may be other people's. `used` (N,) is whether a face is measured.
     """
-    persons = faces.columns[plan.person]
+    persons = faces.columns[person]
     moments = faces.moments
     counts = Counter(zip(faces.paths[used], moments[used], persons[used], strict=True))
     several = [path for (path, _, _), count in counts.items() if count > 1]
@@ -340,19 +358,21 @@ def _note_several(faces: Labelled, used: Mask, plan: CompareOptions) -> list[str
 # ---------------------------------------------------------------------------------- observations
 
 
-def _observe(faces: Labelled, used: Mask, plan: CompareOptions) -> tuple[Observations, IntArray]:
+def _observe(
+    faces: Labelled, used: Mask, by: str, person: str, baseline: str | None
+) -> tuple[Observations, IntArray]:
     """Groups the faces in a mask (N,) by person, condition, and photo or clip.
 
     Returns the observations, and the index of each face's observation (M,).
     """
-    condition_names = faces.columns[plan.by][used].astype(str)
-    person_names = faces.columns[plan.person][used].astype(str)
-    conditions = _order_conditions(np.unique(condition_names).tolist(), plan)
+    condition_names = faces.columns[by][used].astype(str)
+    person_names = faces.columns[person][used].astype(str)
+    conditions = _order_conditions(np.unique(condition_names).tolist(), by, baseline)
     order = {name: index for index, name in enumerate(conditions)}
     condition = np.array([order[name] for name in condition_names])  # (M,)
-    persons, person = np.unique(person_names, return_inverse=True)
-    paths, path = np.unique(faces.paths[used].astype(str), return_inverse=True)
-    keys = np.column_stack([person, condition, path])  # (M, 3)
+    persons, of_person = np.unique(person_names, return_inverse=True)
+    paths, of_path = np.unique(faces.paths[used].astype(str), return_inverse=True)
+    keys = np.column_stack([of_person, condition, of_path])  # (M, 3)
     observed, of_face, face_counts = np.unique(
         keys, axis=0, return_inverse=True, return_counts=True
     )
@@ -367,9 +387,8 @@ def _observe(faces: Labelled, used: Mask, plan: CompareOptions) -> tuple[Observa
     return observations, of_face
 
 
-def _order_conditions(names: list[str], plan: CompareOptions) -> list[str]:
+def _order_conditions(names: list[str], by: str, baseline: str | None) -> list[str]:
     """Returns the sorted names of conditions with the baseline first; checks their number."""
-    baseline = plan.baseline
     unknown_baseline = baseline is not None and baseline not in names
     if len(names) < 2 or unknown_baseline:
         expected = "two or more conditions"
@@ -378,14 +397,14 @@ def _order_conditions(names: list[str], plan: CompareOptions) -> list[str]:
             expected = f"the baseline {baseline} and others"
             hint = suggest(baseline, names)
         actual = short(", ".join(names)) or "none"
-        raise FerVitError(f"Expected {expected} in `{plan.by}`, but got {actual}.{hint}")
+        raise FerVitError(f"Expected {expected} in `{by}`, but got {actual}.{hint}")
     limit = MAX_CONDITIONS if baseline is None else MAX_BESIDE_BASELINE
     if len(names) > limit:
         remedy = "Name another column with `--by`"
         if baseline is None and len(names) <= MAX_BESIDE_BASELINE:
             remedy += ", or compare them with one alone by `--baseline`"
         raise FerVitError(
-            f"Expected at most {limit} conditions in `{plan.by}`, but got {len(names):,}. {remedy}."
+            f"Expected at most {limit} conditions in `{by}`, but got {len(names):,}. {remedy}."
         )
     if baseline is not None:
         names.remove(baseline)
@@ -393,42 +412,15 @@ def _order_conditions(names: list[str], plan: CompareOptions) -> list[str]:
     return names
 
 
-def _pair_conditions(names: Iterable[str], plan: CompareOptions) -> list[Pair]:
+def _pair_conditions(names: Iterable[str], by: str, baseline: str | None) -> list[Pair]:
     """Returns the pairs of conditions to compare; raises FerVitError if two have the same name."""
     pairs = [Pair(*both) for both in combinations(names, 2)]
-    if plan.baseline is not None:
-        pairs = [pair for pair in pairs if pair.first == plan.baseline]
+    if baseline is not None:
+        pairs = [pair for pair in pairs if pair.first == baseline]
     (name, count), *_ = Counter(pair.name for pair in pairs).most_common()
     if count > 1:
         raise FerVitError(
-            f"Expected names in `{plan.by}` whose differences have different names, but {name} "
+            f"Expected names in `{by}` whose differences have different names, but {name} "
             'stands for several. Rename the conditions without " - ".'
         )
     return pairs
-
-
-class Followed(NamedTuple):
-    """What episodes of faces add to a study; see `Study`."""
-
-    measures: dict[Kind, dict[str, Array]]  # values (O,) by name
-    counts: dict[str, dict[str, int]]
-    rooms: dict[str, float]
-
-
-def _follow(
-    seen: Sightings, of_row: IntArray, labels: list[str], observations: Observations
-) -> Followed:
-    """Finds and measures episodes; `of_row` (N,) is the observation of each row, or -1."""
-    of_sighting = of_row[seen.rows]
-    episodes = find_episodes(seen, of_sighting)
-    least_room = find_least_room(episodes, len(labels))
-    measures = measure_episodes(
-        seen, of_sighting, episodes, least_room, labels, len(observations.paths)
-    )
-    counts = {}
-    for index, name in enumerate(observations.conditions):
-        counts[name] = count_episodes(episodes, least_room, observations.condition == index)
-    rooms = {}
-    for index in np.unique(episodes.label[episodes.counted]).tolist():
-        rooms[labels[index]] = float(least_room[index])
-    return Followed(measures, counts, rooms)

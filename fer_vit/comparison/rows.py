@@ -6,10 +6,9 @@ group is a condition, or a pair of conditions as `film - rest`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from fer_vit.comparison.measures import Kind, Measure
-from fer_vit.comparison.study import Courses, Pair, Study
+from fer_vit.comparison.study import Pair, Study
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.persons import Difference
 from fer_vit.stats.results import Results, Row
@@ -159,45 +158,23 @@ class Contrast:
         return mean
 
 
-@dataclass(frozen=True, eq=False)
-class StudyRows(Results):
-    """The rows of a study: what texts, charts, tables and figures are made from."""
+def find_contrasts(results: Results, study: Study, kind: Kind) -> list[Contrast]:
+    """Returns the contrasts of a kind of measures."""
+    contrasts = []
+    for measure in study.measures[kind]:
+        for pair in study.pairs:
+            rows = results.by_measure[measure.column, DIFFERENCES, pair.name]
+            contrasts.append(Contrast(measure, pair, rows))
+    return contrasts
 
-    study: Study
-    courses: Courses | None = None  # None: not requested
 
-    @cached_property
-    def by_measure(self) -> dict[tuple[str, str, str], dict[str, Row]]:
-        """The rows of each set, part and group, by measure."""
-        found: dict[tuple[str, str, str], dict[str, Row]] = {}
-        for row in self.rows:
-            found.setdefault((row.set, row.part, row.group), {})[row.measure] = row
-        return found
+def main_contrasts(results: Results, study: Study, kind: Kind) -> list[Contrast]:
+    """Returns the contrasts of a kind without weak measures that were not planned."""
+    contrasts = find_contrasts(results, study, kind)
+    return [contrast for contrast in contrasts if not study.is_aside(contrast.measure)]
 
-    def contrasts(self, kind: Kind) -> list[Contrast]:
-        """Returns the contrasts of a kind of measures."""
-        contrasts = []
-        for measure in self.study.measures[kind]:
-            for pair in self.study.pairs:
-                rows = self.by_measure[DIFFERENCES, measure.column, pair.name]
-                contrasts.append(Contrast(measure, pair, rows))
-        return contrasts
 
-    def main_contrasts(self, kind: Kind) -> list[Contrast]:
-        """Returns the contrasts of a kind without weak measures that were not planned."""
-        return [each for each in self.contrasts(kind) if not self.study.is_aside(each.measure)]
-
-    def drawn_contrasts(self, kind: Kind) -> list[Contrast]:
-        """Returns the main contrasts with a test, without differences below the last digit."""
-        main = self.main_contrasts(kind)
-        return [each for each in main if each.is_tested and not each.is_negligible]
-
-    def family_size(self, kind: Kind) -> int:
-        """Returns the number of tests for which p is corrected; 0 if the kind has no test."""
-        tested = self._count_tested(kind)
-        if not tested or not self.study.planned:
-            return tested
-        return sum(map(self._count_tested, self.study.measures))
-
-    def _count_tested(self, kind: Kind) -> int:
-        return sum(contrast.is_tested for contrast in self.main_contrasts(kind))
+def drawn_contrasts(results: Results, study: Study, kind: Kind) -> list[Contrast]:
+    """Returns the main contrasts with a test, without differences below the last digit."""
+    main = main_contrasts(results, study, kind)
+    return [contrast for contrast in main if contrast.is_tested and not contrast.is_negligible]

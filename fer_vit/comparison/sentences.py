@@ -21,8 +21,8 @@ from fer_vit.comparison.rows import (
     PERSONS,
     PHOTOS,
     Contrast,
-    StudyRows,
     T,
+    main_contrasts,
 )
 from fer_vit.comparison.study import Pair, Study
 from fer_vit.errors import printable
@@ -32,6 +32,7 @@ from fer_vit.predict.smoothing import RECORDED
 from fer_vit.report.prose import MAX_NAMES, Prose
 from fer_vit.report.results_page import fact_title
 from fer_vit.stats.persons import ALL_EQUAL, MIN_PERSONS
+from fer_vit.stats.results import Results
 from fer_vit.tables.table_reader import READERS, table_suffix
 from fer_vit.version import __version__
 from fer_vit.wording import counted, escaped, join_names, list_names
@@ -51,19 +52,14 @@ EPISODE_LINES = {  # how conditions or clips cut episodes
 # ------------------------------------------------------------------------------------- sentences
 
 
-def describe_results(results: StudyRows) -> dict[str, list[str]]:
+def describe_results(results: Results, study: Study) -> dict[str, list[str]]:
     """Returns the results in words, and the reasons of missing tests, by title of a kind."""
     sentences = {}
-    for kind in results.study.measures:
-        contrasts = results.main_contrasts(kind)
-        lines = describe_differences(kind, contrasts) + describe_missing(results, kind)
+    for kind in study.measures:
+        contrasts = main_contrasts(results, study, kind)
+        lines = describe_differences(kind, contrasts) + describe_missing(results, study, kind)
         sentences[kind.title] = lines
     return sentences
-
-
-def is_rounded(study: Study) -> bool:
-    """Returns whether the probabilities are rounded, as in all tables but Parquet."""
-    return table_suffix(Path(study.facts.get("data", ""))) in {*READERS} - {".parquet"}
 
 
 def describe_differences(kind: Kind, contrasts: Sequence[Contrast]) -> list[str]:
@@ -133,10 +129,13 @@ def name_measures(kind: Kind, titles: Sequence[str]) -> str:
     return f"{kind.subject} {', '.join(texts)}"
 
 
-def describe_missing(results: StudyRows, kind: Kind) -> list[str]:
+def describe_missing(results: Results, study: Study, kind: Kind) -> list[str]:
     """Returns a line about missing tests for each pair of conditions and each reason."""
+    # all tables but Parquet round probabilities
+    suffix = table_suffix(Path(study.facts.get("data", "")))
+    is_rounded = kind.prefix == PROBABILITIES.prefix and suffix in {*READERS} - {".parquet"}
     titles: dict[tuple[Pair, str], list[str]] = {}
-    for contrast in results.main_contrasts(kind):
+    for contrast in main_contrasts(results, study, kind):
         if not contrast.is_tested:
             key = (contrast.pair, contrast.difference.note)
             titles.setdefault(key, []).append(contrast.measure.title)
@@ -144,8 +143,7 @@ def describe_missing(results: StudyRows, kind: Kind) -> list[str]:
     lines = []
     for (pair, reason), of_reason in titles.items():
         listed = list_names(of_reason, MAX_NAMES)
-        is_probability = kind.prefix == PROBABILITIES.prefix
-        rounded = is_probability and reason == ALL_EQUAL and is_rounded(results.study)
+        rounded = is_rounded and reason == ALL_EQUAL
         lines.append(
             PROSE.text(
                 "missing", kind=kind, titles=listed, pair=pair, reason=reason, rounded=rounded
@@ -157,9 +155,11 @@ def describe_missing(results: StudyRows, kind: Kind) -> list[str]:
 # --------------------------------------------------------------------------------------- methods
 
 
-def describe_methods(results: StudyRows) -> list[str]:
-    """Returns the methods for a paper, and a line for each kind of faces left out of all tests."""
-    study = results.study
+def describe_methods(results: Results, study: Study, grid: float | None) -> list[str]:
+    """Returns the methods for a paper, and a line for each kind of faces left out of all tests.
+
+    `grid` is the length of the bins of series, in seconds; None: there are no series.
+    """
     timed = [f"{label} {room:.2f} s" for label, room in study.rooms.items() if isfinite(room)]
     heads = []
     others = []
@@ -179,9 +179,9 @@ def describe_methods(results: StudyRows) -> list[str]:
         version=__version__,
         noun=study.noun,
         files=study.count_files(len({*study.observations.paths})),
-        conditions=_count_conditions(results),
-        within=_tested_pairs(results, paired=True),
-        between=_tested_pairs(results, paired=False),
+        conditions=_count_conditions(results, study),
+        within=_tested_pairs(results, study, paired=True),
+        between=_tested_pairs(results, study, paired=False),
         heads=list_names(heads, MAX_NAMES),
         pose_from=_pose_source(study),
         others=list_names(others, MAX_NAMES),
@@ -192,27 +192,27 @@ def describe_methods(results: StudyRows) -> list[str]:
         datasets=join_names(study.model.datasets, "and") if study.model.datasets else "",
         num_aside=sum(map(study.count_aside, study.measures.values())),
         weak_r=WEAK_R,
-        grid=results.courses.bin_seconds if results.courses else None,
+        grid=grid,
     )
-    return [methods, *_describe_left_out(results), *map(printable, study.notes)]
+    return [methods, *_describe_left_out(results, study), *map(printable, study.notes)]
 
 
-def _count_conditions(results: StudyRows) -> str:
+def _count_conditions(results: Results, study: Study) -> str:
     """Returns the conditions with their numbers of persons, and of photos or clips."""
     texts = []
-    for condition in results.study.observations.conditions:
-        numbers = results.by_measure[CONDITIONS, "", condition]
+    for condition in study.observations.conditions:
+        numbers = results.by_measure["", CONDITIONS, condition]
         persons = counted(numbers[PERSONS].estimate.n, "person")
-        photos = results.study.count_files(numbers[PHOTOS].estimate.n)
+        photos = study.count_files(numbers[PHOTOS].estimate.n)
         texts.append(f"{condition} ({persons}, {photos})")
     return join_names(texts, "and")
 
 
-def _tested_pairs(results: StudyRows, paired: bool) -> str:
+def _tested_pairs(results: Results, study: Study, paired: bool) -> str:
     """Returns the pairs of conditions with tests of a design, and their numbers of persons."""
     tested = {row.group for row in results.rows if row.measure == T}
     texts = []
-    for pair, design in results.study.designs.items():
+    for pair, design in study.designs.items():
         if design.paired == paired and pair.name in tested:
             persons = counted(int(design.persons.sum()), "person")
             texts.append(f"{pair.second} with {pair.first} ({persons})")
@@ -236,13 +236,12 @@ def _smoothing(facts: Mapping[str, str]) -> str:
     return RECORDED.describe(facts.get("smooth", f"{PhotoOptions.smooth:g}"))
 
 
-def _describe_left_out(results: StudyRows) -> list[str]:
+def _describe_left_out(results: Results, study: Study) -> list[str]:
     """Returns a line for each kind of persons, faces and episodes that are left out."""
-    study = results.study
     few = []
     without_intraclass = []
     for condition in study.observations.conditions:
-        persons = results.by_measure[CONDITIONS, "", condition][PERSONS].estimate.n
+        persons = results.by_measure["", CONDITIONS, condition][PERSONS].estimate.n
         if persons < MIN_PERSONS:
             few.append(f"{condition} ({persons})")
         correlations = results.select(set=INTRACLASS, group=condition)

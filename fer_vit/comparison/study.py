@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fer_vit.comparison.measures import Kind, Measure
-from fer_vit.comparison.origin import TableModel
 from fer_vit.geometry import Array, IntArray, Mask
+from fer_vit.heads import NO_OUTPUTS, HeadOutputs
 from fer_vit.stats.means import average
 from fer_vit.stats.series import Rest
 from fer_vit.wording import counted
@@ -48,6 +48,13 @@ class Observations(NamedTuple):
     person: IntArray  # (O,), the index of the person
     paths: list[str]  # (O,), the photo or clip
     face_counts: IntArray  # (O,), the number of faces
+
+
+class TableModel(NamedTuple):
+    """What is known about the model that made a table."""
+
+    outputs: HeadOutputs = NO_OUTPUTS  # with the r of those whose values are from this model
+    datasets: tuple[str, ...] = ()  # the training data that the model's card names
 
 
 class MeasuredFaces(NamedTuple):

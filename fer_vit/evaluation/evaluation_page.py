@@ -16,6 +16,7 @@ from fer_vit.evaluation.sets import (
     GAP,
     GROUPS,
     MEANINGS,
+    MEANS,
     MIN_GROUP,
     NEAR_DUPLICATES,
     OTHER,
@@ -136,7 +137,7 @@ def rows_table(
     Args:
         head: The name of the first column.
         rows: The rows; recalls are left out, since they have their own table.
-        form: The format of measures that have none in `SCORES`.
+        form: The format of measures that have none in `SCORES` or `MEANS`.
         title: Returns the title of the line with a row's number.
     """
     lines: dict[str, dict[str, str]] = {}
@@ -162,6 +163,8 @@ def number_text(row: Row, form: str = ".1%") -> str:
         return f"{row.estimate.n:,}"
     if row.measure in SCORES:
         form = SCORES[row.measure].form
+    elif row.measure in MEANS:
+        form = MEANS[row.measure].form
     if row.set == DIFFERENCE or row.measure.startswith("difference"):
         form = f"+{form}"
     return estimate_text(row.estimate, form)

@@ -49,6 +49,7 @@ class FaceMean(NamedTuple):
     values: Callable[[Labelled], Array]
     scale: Scale
     meaning: str
+    form: str = ".1%"  # the format of the number
 
 
 # A mean is added here alone. It has no row if no face counts.

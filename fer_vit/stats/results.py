@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fer_vit.stats.estimate import Estimate
@@ -75,6 +76,14 @@ class Results:
             if all(name in (None, own) for name, own in zip(wanted, names, strict=True)):
                 rows.append(row)
         return rows
+
+    @cached_property
+    def by_measure(self) -> dict[tuple[str, str, str], dict[str, Row]]:
+        """The rows of each part, set and group, by measure."""
+        found: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in self.rows:
+            found.setdefault((row.part, row.set, row.group), {})[row.measure] = row
+        return found
 
     def table(self) -> list[dict[str, Any]]:
         """Returns the rows as records, for example for `pandas.DataFrame`."""

@@ -13,13 +13,13 @@ import pytest
 from scipy.stats import t, ttest_ind, ttest_rel
 from statsmodels.stats.multitest import multipletests
 
+from fer_vit.comparison.compare_study import compare_conditions
 from fer_vit.comparison.comparison_page import clearness
 from fer_vit.comparison.comparison_results import Comparison
-from fer_vit.comparison.contrasts import compare_conditions
 from fer_vit.comparison.episodes import TRANSITIONS
 from fer_vit.comparison.measures import SHARES, Kind, Measure
 from fer_vit.comparison.read_study import CompareOptions, read_study
-from fer_vit.comparison.rows import Contrast
+from fer_vit.comparison.rows import Contrast, find_contrasts
 from fer_vit.comparison.study import Study, choose_design
 from fer_vit.comparison.study_tables import measure_table
 from fer_vit.errors import FerVitError
@@ -51,7 +51,8 @@ def study(
 
 def contrasts(comparison: Comparison, kind: Kind) -> dict[str, Contrast]:
     """The contrasts of two conditions by name of the measure."""
-    return {contrast.measure.name: contrast for contrast in comparison.contrasts(kind)}
+    found = find_contrasts(comparison, comparison.study, kind)
+    return {contrast.measure.name: contrast for contrast in found}
 
 
 def measured(compared: Study, column: str) -> Measure:
