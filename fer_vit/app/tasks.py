@@ -14,6 +14,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import cache
 from io import StringIO
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -46,12 +47,14 @@ from fer_vit.predict.tables import predict_table
 from fer_vit.report.draw import Marked, draw_faces
 from fer_vit.store.hub import fetch_folder, is_checkpoint, read_config
 from fer_vit.system.untrusted import limit_memory
+from fer_vit.visualization.explained_scores import ExplainOptions
 from fer_vit.visualization.report_parts import (
     DecodedPhoto,
-    ReportFaces,
-    choose_faces,
+    Part,
     classified_photo_parts,
+    video_parts,
 )
+from fer_vit.visualization.timelines import Watched, limit_pictures
 
 # Most faces of photos, and most of clips, that a report explains. A face takes up to a second.
 MAX_FACES = 50
@@ -309,10 +312,14 @@ def make_report(
     files = {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
     decoded = draw_photos(faces_by_photo, files, note)
     if explain:
+        # fewer, if a photo can no longer be read
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
-        parts = classified_photo_parts(decoded, MAX_FACES)
-        faces = choose_faces(parts, findings.people, MAX_FACES)
-        write_explanations(model, faces, options, photo_faces, send)
+        watched = findings.people
+        watched = replace(watched, videos=limit_pictures(watched.videos, MAX_FACES))
+        photos = classified_photo_parts(decoded, MAX_FACES)
+        frames = video_parts(model, watched.videos, options)
+        expected = photo_faces + watched.num_shown
+        write_explanations(model, chain(photos, frames), watched, expected, send)
     else:
         deque(decoded, maxlen=0)  # draws the photos; otherwise the report iterates over them
     drawn = [{"name": name, "file": file} for name, file in files.items()]
@@ -321,37 +328,23 @@ def make_report(
 
 def write_explanations(
     model: Recognizer,
-    faces: ReportFaces,
-    options: PhotoOptions,
-    photo_faces: int,
+    parts: Iterable[Part],
+    watched: Watched,
+    expected: int,
     send: Callable[[JobEvent], None],
 ) -> None:
-    """Writes the report of the faces as a page and an archive; sends the progress.
-
-    `photo_faces` is the expected number of faces in photos. There may be fewer, if a photo can no
-    longer be read.
-    """
+    """Writes the report of about `expected` faces as a page and an archive; sends the progress."""
     # not at the top: scipy, which intervals need, would stay in the memory of each worker
-    from fer_vit.visualization.evidence import ExplainOptions
-    from fer_vit.visualization.report import ReportOptions, write_report
+    from fer_vit.visualization.report import write_report
 
-    explained = ExplainOptions(choose_method(None), memory=EXPLAIN_MEMORY)
     report = JOB_FOLDER / "report"
-    expected = photo_faces + faces.num_video_faces
 
     def send_progress(num_faces: int) -> None:
         total = max(num_faces, expected)
         send({"state": "explaining", "faces": num_faces, "of": total})
 
-    num_faces = write_report(
-        folder=report,
-        model=model,
-        faces=faces,
-        options=ReportOptions(photos=options, explain=explained),
-        root=Path(),
-        on_face=send_progress,
-    )
-    if num_faces:
+    explain = ExplainOptions(choose_method(None), memory=EXPLAIN_MEMORY)
+    if write_report(report, model, parts, watched, explain, Path(), on_face=send_progress):
         shutil.make_archive(str(report), "zip", report)
     else:
         shutil.rmtree(report)

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,15 +19,11 @@ from fer_vit.predict.inputs import find_inputs, is_video
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load, load_torch
 from fer_vit.report.draw import FigureKind
-from fer_vit.visualization.evidence import (
-    ExplainOptions,
-    LabelChoice,
-    check_explained,
-    find_targets,
-)
-from fer_vit.visualization.figures import FigureOptions
-from fer_vit.visualization.report import REPORT_FILES, ReportOptions, log_estimate, write_report
-from fer_vit.visualization.report_parts import detect_faces
+from fer_vit.visualization.evidence import check_explained
+from fer_vit.visualization.explained_scores import ExplainOptions, LabelChoice, find_targets
+from fer_vit.visualization.report import REPORT_FILES, log_estimate, write_report
+from fer_vit.visualization.report_parts import photo_parts, video_parts
+from fer_vit.visualization.timelines import watch_people
 from fer_vit.wording import counted
 
 LOGGER = logging.getLogger("fer_vit")
@@ -87,17 +84,13 @@ def visualize(options: VisualizeOptions) -> Path:
     """
     if options.figures is not None:
         require("figures", "`--figures`")
-    wanted = ReportOptions(
-        photos=options.reading(),
-        explain=ExplainOptions(choose_method(options.method), options.labels, options.targets),
-        figures=FigureOptions(options.figures, options.faces),
-    )
+    reading = options.reading()
+    explain = ExplainOptions(choose_method(options.method), options.labels, options.targets)
     check_report(options.output, options.images, options.overwrite)
     inputs = find_inputs(options.images, MEDIA_SUFFIXES)
-    notes = [*inputs.notes, *wanted.photos.unused_notes(inputs.files)]
-    kinds = {source: "video" if is_video(source) else "photo" for source in inputs.files}
-    photos = [source for source, kind in kinds.items() if kind == "photo"]
-    videos = [source for source, kind in kinds.items() if kind == "video"]
+    notes = [*inputs.notes, *reading.unused_notes(inputs.files)]
+    photos = [source for source in inputs.files if not is_video(source)]
+    videos = [source for source in inputs.files if is_video(source)]
     network = options.find_network()
     if is_installed("torch"):
         recognizer = load_torch(network, name=options.checkpoint)
@@ -105,19 +98,38 @@ def visualize(options: VisualizeOptions) -> Path:
         recognizer = load(network, name=options.checkpoint)
     check_explained(recognizer)
     find_targets(recognizer, options.targets)  # raises the error for an unknown target now
+    # the page names photos relative to this folder
+    root = Path(os.path.commonpath([source.absolute().parent for source in inputs.files]))
     with atomic_write(options.output, overwrite=options.overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.
-        report_faces = detect_faces(recognizer, photos, videos, wanted.photos)
-        log_estimate(recognizer, wanted.explain, len(photos), report_faces.num_video_faces)
-        # The page names photos relative to this folder.
-        root = os.path.commonpath([source.absolute().parent for source in inputs.files])
-        num_faces = write_report(folder, recognizer, report_faces, wanted, Path(root))
+        watched = watch_people(recognizer.recognize(videos, reading) if videos else ())
+        log_estimate(recognizer, explain, len(photos), watched.num_shown)
+        of_photos = photo_parts(recognizer, photos, reading) if photos else ()
+        of_videos = video_parts(recognizer, watched.videos, reading)
+        num_faces = write_report(
+            folder,
+            recognizer,
+            chain(of_photos, of_videos),
+            watched,
+            explain,
+            root,
+            figures=options.figures,
+            figure_faces=options.faces,
+        )
 
-    cuts = report_faces.watched.cuts
+    missing = [str(number) for number in options.faces if number >= num_faces]
+    if missing:
+        notes.append(
+            f"No figures of {', '.join(missing)}: the faces have the numbers 0 to {num_faces - 1}."
+        )
+    cuts = watched.cuts
     if cuts.count:
         LOGGER.info(cuts.describe())
-    numbers = {"photo": len(photos), "video": len(videos)}
-    shown = " and ".join(counted(number, kind) for kind, number in numbers.items() if number)
+    shown = []
+    if photos:
+        shown.append(counted(len(photos), "photo"))
+    if videos:
+        shown.append(counted(len(videos), "video"))
     for note in notes:
         LOGGER.warning(note)
     if not is_installed("torch"):
@@ -126,7 +138,7 @@ def visualize(options: VisualizeOptions) -> Path:
             f"more packages: {install_command('torch')}"
         )
     page = options.output / "index.html"
-    LOGGER.info(f"{counted(num_faces, 'face')} in {shown}: open {page}")
+    LOGGER.info(f"{counted(num_faces, 'face')} in {' and '.join(shown)}: open {page}")
     return page
 
 

@@ -1,8 +1,5 @@
 """Writes figures of faces for papers, beside the page of a report."""
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fer_vit.heads import MOVEMENTS, marked
@@ -11,35 +8,6 @@ from fer_vit.report.draw import FaceView, FigureKind
 from fer_vit.report.records import Evidence
 from fer_vit.visualization.charts import fixed_head
 
-LOGGER = logging.getLogger("fer_vit")
-
-
-@dataclass(frozen=True)
-class FigureOptions:
-    """Which figures are written.
-
-    Attributes:
-        kind: The format; None: no figures.
-        faces: The numbers of faces in the names of the files in `photos`; empty: all faces.
-    """
-
-    kind: FigureKind | None = None
-    faces: Sequence[int] = ()
-
-    def includes(self, number: int) -> bool:
-        """Returns whether a face gets figures."""
-        return self.kind is not None and (not self.faces or number in self.faces)
-
-    def check_written(self, faces: int) -> None:
-        """Logs a warning about the numbers that exceed the report's `faces` faces."""
-        missing = [number for number in self.faces if not 0 <= number < faces]
-        if missing:
-            names = ", ".join(map(str, missing))
-            LOGGER.warning(f"No figures of {names}: the faces have the numbers 0 to {faces - 1}.")
-
-
-NO_FIGURES = FigureOptions()
-
 
 def save_figures(
     folder: Path,
@@ -47,7 +15,7 @@ def save_figures(
     view: FaceView,
     evidence: Evidence,
     model: Recognizer,
-    options: FigureOptions,
+    kind: FigureKind,
 ) -> None:
     """Writes each figure of a face to `figures/NUMBER-NAME.KIND` in a report's folder."""
     # not at the top: matplotlib takes a second to load
@@ -73,5 +41,5 @@ def save_figures(
         )
     (folder / "figures").mkdir(exist_ok=True)
     for name, figure in figures.items():
-        path = folder / "figures" / f"{number:06d}-{name}.{options.kind}"
+        path = folder / "figures" / f"{number:06d}-{name}.{kind}"
         save_figure(figure, path)

@@ -23,7 +23,7 @@ from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.explanations import attention_of, average_heat
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.records import Evidence, FaceTerms
-from fer_vit.visualization.evidence import ExplainOptions, Scores
+from fer_vit.visualization.explained_scores import ExplainOptions, Scores
 
 VECTORS = 16  # vectors that a block stores for each token
 # The memory for a value with its gradients. Measured with additive attention at 224 pixels.

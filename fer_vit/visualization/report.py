@@ -4,9 +4,8 @@ import logging
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,26 +14,26 @@ import numpy as np
 
 from fer_vit.errors import printable
 from fer_vit.explain.methods import METHODS
-from fer_vit.faces import OK, SMALL_SIZE, Crops, Face
+from fer_vit.faces import OK, SMALL_SIZE, Crops
 from fer_vit.fields import Cell
 from fer_vit.heads import SMILE_NOTE, WEAK_MEANING
 from fer_vit.listing import GENERATOR
-from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import Attention, FaceView
+from fer_vit.report.draw import Attention, FaceView, FigureKind
 from fer_vit.report.html import render
 from fer_vit.report.records import Evidence, FaceRecord, FaceTerms, average_data, save_face
 from fer_vit.report.table import TableWriter
 from fer_vit.visualization.charts import fixed_charts
-from fer_vit.visualization.evidence import ExplainOptions, explain_crops, explain_faces
-from fer_vit.visualization.figures import NO_FIGURES, FigureOptions, save_figures
+from fer_vit.visualization.evidence import explain_crops, explain_faces
+from fer_vit.visualization.explained_scores import ExplainOptions
+from fer_vit.visualization.figures import save_figures
 from fer_vit.visualization.mean_faces import (
     Average,
     list_attention_heads,
     write_averages,
     write_heads,
 )
-from fer_vit.visualization.report_parts import ReportFaces, video_parts
+from fer_vit.visualization.report_parts import Part
 from fer_vit.visualization.timelines import Video, Watched
 from fer_vit.wording import counted, format_counts, list_names
 
@@ -69,21 +68,15 @@ ATTENTION_TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """What a report shows, and how it is made."""
-
-    photos: PhotoOptions  # how faces are found in photos and videos
-    explain: ExplainOptions
-    figures: FigureOptions = NO_FIGURES
-
-
 def write_report(
     folder: Path,
     model: Recognizer,
-    faces: ReportFaces,
-    options: ReportOptions,
+    parts: Iterable[Part],
+    watched: Watched,
+    explain: ExplainOptions,
     root: Path,
+    figures: FigureKind | None = None,
+    figure_faces: Sequence[int] = (),
     on_face: Callable[[int], None] | None = None,
 ) -> int:
     """Writes a report of the faces in photos and videos to a new folder.
@@ -91,9 +84,12 @@ def write_report(
     Args:
         folder: The folder to create.
         model: The model whose predictions are explained.
-        faces: The faces to show, see `detect_faces` and `choose_faces`.
-        options: What the report shows, and how it is made.
+        parts: The photos, and the frames of videos with faces to show, part by part.
+        watched: The people in the videos.
+        explain: Which scores are explained, and how.
         root: The folder; names of photos and videos in the report are relative to it.
+        figures: The format of figures of faces. None: no figures.
+        figure_faces: The numbers of faces with figures. Empty: all faces.
         on_face: A function that is called after each face, with the number of faces so far.
 
     Returns:
@@ -106,34 +102,36 @@ def write_report(
 
     # Photos and frames are read, classified and explained part by part.
     photo_status: Counter[str] = Counter()
-    skipped = _videos_without_faces(faces.watched)
+    skipped = _videos_without_faces(watched)
     left_out: dict[str, str] = {}
-    has_videos = bool(faces.watched.status)
-    with FaceSaver(folder, model, root, has_videos, options.figures) as saver:
-        for part in chain(faces.photos, video_parts(model, faces.videos, options.photos)):
-            explaining = Counter(face.path for face, _ in part.faces)
+    with FaceSaver(folder, model.crop_spec.regions, in_videos=bool(watched.status)) as saver:
+        for part in parts:
             numbers = np.bincount(part.photos.photo, minlength=len(part.photos.infos))
             for info, number in zip(part.photos.infos, numbers.tolist(), strict=True):
                 photo_status[info.reason] += 1
                 if not number:
                     skipped[info.path] = info.status
-                if number > explaining[info.path]:
-                    left_out[info.path] = counted(number - explaining[info.path], "face")
-            explained = explain_faces(model, part.faces, part.chunks, options.explain)
-            for face, view, evidence in explained:
-                saver.save(face, view, evidence)
+            for path, unexplained in part.left_out.items():
+                left_out[path] = counted(unexplained, "face")
+            for view, evidence in explain_faces(model, part, explain):
+                view = replace(view, name=_below_root(view.face.path, root))
+                number = len(saver.records)
+                saver.save(view, evidence)
+                if figures is not None and (not figure_faces or number in figure_faces):
+                    save_figures(folder, number, view, evidence, model, figures)
                 if on_face:
                     on_face(len(saver.records))
 
     # Write the tables of means and the page.
-    options.figures.check_written(len(saver.records))
-    facts = {"Explained by": METHODS[options.explain.method].title, "Model": model.name}
-    facts |= _status_facts({"Photos": photo_status, "Frames": faces.watched.status})
-    incomplete = len(left_out) + len(faces.people_left_out)
+    facts = {"Explained by": METHODS[explain.method].title, "Model": model.name}
+    facts |= _status_facts({"Photos": photo_status, "Frames": watched.status})
+    incomplete = len(left_out)
     curves: list[dict[str, Any]] = []
-    for path, video in faces.videos.items():
+    for path, video in watched.videos.items():
         curves += video.curves(_below_root(path, root), model.outputs)
-    left_out |= _left_out_of_videos(faces.videos, faces.people_left_out)
+        incomplete += bool(video.left_out)
+        if text := _left_out_of_video(video):
+            left_out[path] = text
     attention = saver.overall.attention()
     render(
         folder / "index.html",
@@ -151,7 +149,7 @@ def write_report(
         attention=attention,
         views=name_views(attention, model.labels) if attention else [],
         charts=fixed_charts(model.settings, saver.terms),
-        meaning=view_texts(model, options.explain.method),
+        meaning=view_texts(model, explain.method),
         notes=list_notes(model),
         people=curves,
         skipped=[(_below_root(path, root), reason) for path, reason in skipped.items()],
@@ -166,7 +164,7 @@ def _videos_without_faces(watched: Watched) -> dict[str, str]:
     for path, status in watched.last_status.items():
         if path not in watched.videos:
             reasons[path] = status
-        elif not watched.videos[path].people:
+        elif not (watched.videos[path].people or watched.videos[path].left_out):
             reasons[path] = "no face"
     return reasons
 
@@ -183,51 +181,34 @@ def _page_warnings(saver: "FaceSaver", incomplete: int) -> list[str]:
     return warnings
 
 
-def _left_out_of_videos(
-    videos: Mapping[str, Video], tracks_left_out: Mapping[str, Sequence[int]]
-) -> dict[str, str]:
-    """Returns a text about the unexplained faces of each video, by path.
+def _left_out_of_video(video: Video) -> str:
+    """Returns a text about the unexplained faces of a video; empty if there are none.
 
     Some frames of a person, or all frames of a person, may be unexplained.
     """
-    left_out = {}
-    for path, video in videos.items():
-        lines = []
-        frames = video.not_shown()
-        if frames:
-            numbers = [f"person {track} {number:,}" for track, number in frames.items()]
-            lines.append(f"{sum(frames.values()):,} frames of people with pictures")
-            lines.append(list_names(numbers, MAX_NAMED))
-        tracks = tracks_left_out.get(path, ())
-        if tracks:
-            names = [f"person {track}" for track in tracks]
-            lines.append(f"all frames of {len(tracks):,} people: {list_names(names, MAX_NAMED)}")
-        if lines:
-            left_out[path] = "; ".join(lines)
-    return left_out
+    lines = []
+    frames = video.not_shown()
+    if frames:
+        numbers = [f"person {track} {number:,}" for track, number in frames.items()]
+        lines.append(f"{sum(frames.values()):,} frames of people with pictures")
+        lines.append(list_names(numbers, MAX_NAMED))
+    if video.left_out:
+        names = [f"person {track}" for track in video.left_out]
+        lines.append(f"all frames of {len(names):,} people: {list_names(names, MAX_NAMED)}")
+    return "; ".join(lines)
 
 
 class FaceSaver:
     """Writes pictures of faces and rows of `faces.parquet`; collects records and means of faces."""
 
-    def __init__(
-        self,
-        folder: Path,
-        model: Recognizer,
-        root: Path,
-        in_videos: bool,
-        figures: FigureOptions = NO_FIGURES,
-    ) -> None:
-        self.regions = model.crop_spec.regions
+    def __init__(self, folder: Path, regions: Sequence[str], in_videos: bool) -> None:
+        self.regions = regions
         self.records: list[FaceRecord] = []
-        self.overall = Average(self.regions)
-        self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(self.regions))
+        self.overall = Average(regions)
+        self.by_label: defaultdict[str, Average] = defaultdict(lambda: Average(regions))
         self.terms: Mapping[str, FaceTerms] = {}  # of the last face
         self.num_small = 0  # the number of faces below `SMALL_SIZE` pixels
         self._folder = folder
-        self._root = root
-        self._figures = figures
-        self._model = model
         self._embedded = 0  # the characters of all pictures so far
         # columns whose names are attributes of `Face`
         self._face_columns: dict[str, type] = {"path": str}
@@ -250,17 +231,14 @@ class FaceSaver:
     ) -> None:
         self._table.__exit__(error_type, error, traceback)
 
-    def save(self, face: Face, view: FaceView, evidence: Evidence) -> None:
+    def save(self, view: FaceView, evidence: Evidence) -> None:
         """Saves a face with its explanation."""
-        view = replace(view, name=_below_root(face.path, self._root))
-        number = len(self.records)
-        record = save_face(self._folder, number, view, evidence, self.regions)
+        face = view.face
+        record = save_face(self._folder, len(self.records), view, evidence, self.regions)
         self._embedded += len(record.pictures)
         if self._embedded > MAX_EMBEDDED:
             record = record._replace(pictures="")
         self.records.append(record)
-        if self._figures.includes(number):
-            save_figures(self._folder, number, view, evidence, self._model, self._figures)
         self.terms = evidence.terms
         self.overall.add(view, evidence)
         self.by_label[record.label].add(view, evidence)

@@ -1,36 +1,47 @@
 """Prepares the photos and frames of a report, part by part, for the explanation of their faces."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fer_vit.faces import Crops, Faces, join_crops, join_faces, no_faces
+import numpy as np
+from tqdm import tqdm
+
+from fer_vit.face.finder import FaceFinder
+from fer_vit.face.image import ImageError, read_image
+from fer_vit.faces import Crops, Face, Faces, join_crops, join_faces, no_faces
 from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.visualization.timelines import (
-    Shown,
-    Video,
-    Watched,
-    limit_pictures,
-    read_faces_to_show,
-    watch_people,
-)
+from fer_vit.report.draw import FaceView, cut_close_up
+from fer_vit.visualization.timelines import Video
+
+if TYPE_CHECKING:
+    from fer_vit.predict.frames import Frame
 
 GROUP_PHOTOS = 32  # most photos in a group; the faces of a group are explained together
 # Most pixels of a group with several photos, which are in memory together. One photo of a large
 # camera has as many.
 GROUP_PIXELS = 67_000_000
 
+# Most frames whose faces are explained together, and most bytes of the close-ups of these faces. A
+# frame of 8K has 100 MB, so that frames do not wait.
+FRAMES_AT_ONCE = 8
+MAX_BYTES_AT_ONCE = 100_000_000
+
 
 class Part(NamedTuple):
-    """Photos or frames that are read together."""
+    """Photos or frames that are read together, and their faces that are explained."""
 
     photos: Faces  # the photos with all their faces; empty for frames
-    faces: Sequence[Shown]  # the faces to explain, of each photo the first
-    chunks: Sequence[Crops]  # the crops of the faces; more crops may follow
+    views: Iterable[FaceView]  # the faces to explain, in their photos or in close-ups; may be lazy
+    crops: Crops | None  # their crops; None: no face is explained
+    left_out: Mapping[str, int] = {}  # how many faces of a photo are not explained, by path
 
 
 class DecodedPhoto(NamedTuple):
@@ -40,59 +51,54 @@ class DecodedPhoto(NamedTuple):
     image: Image | None  # (H, W, 3), RGB uint8; None for a photo without a face
 
 
-@dataclass(frozen=True)
-class ReportFaces:
-    """The faces that a report shows, and the people that the report leaves out.
+def photo_parts(model: Recognizer, photos: Sequence[Path], options: PhotoOptions) -> Iterator[Part]:
+    """Finds and classifies the faces of photos; yields the photos part by part."""
+    for faces in model.recognize_crops(photos, options):
+        views = photo_views(faces, faces.crops) if faces.crops else ()
+        yield Part(faces, views, faces.crops)
 
-    Attributes:
-        photos: The photos part by part. The iterable is lazy: photos are read during iteration.
-        watched: All people in the videos.
-        videos: The videos with the people to show, by path.
-        people_left_out: The tracks of people who are not shown, by path of the video.
+
+def photo_views(faces: Faces, crops: Crops) -> Iterator[FaceView]:
+    """Yields each face in its photo, or in its crop if the photo can no longer be read.
+
+    Workers return only crops, since photos can be large; the photos are read again here.
     """
-
-    photos: Iterable[Part]
-    watched: Watched
-    videos: Mapping[str, Video]
-    people_left_out: Mapping[str, Sequence[int]]
-
-    @property
-    def num_video_faces(self) -> int:
-        """The number of faces in videos that are shown."""
-        return sum(len(list(video.faces_to_show())) for video in self.videos.values())
+    read_photo = lru_cache(maxsize=1)(_read_again)
+    for face, crop in zip(faces, crops.image, strict=True):
+        photo = read_photo(face.path)
+        if photo is None:
+            yield replace(face_view(face, crop), box=None, to_crop=np.eye(2, 3))
+        else:
+            yield face_view(face, photo)
 
 
-def choose_faces(photos: Iterable[Part], watched: Watched, max_faces: int) -> ReportFaces:
-    """Returns the photos and the people of videos, with at most `max_faces` faces of videos."""
-    videos, people_left_out = limit_pictures(watched.videos, max_faces)
-    return ReportFaces(photos, watched, videos, people_left_out)
-
-
-def detect_faces(
-    model: Recognizer, photos: Sequence[Path], videos: Sequence[Path], options: PhotoOptions
-) -> ReportFaces:
-    """Detects the faces of a report in photos and videos.
-
-    All frames of videos are read here, which may take minutes. Photos are read during iteration
-    over `ReportFaces.photos`.
-    """
-    frames = model.recognize(videos, options) if videos else ()
-    found = model.recognize_crops(photos, options) if photos else ()
-    watched = watch_people(frames)
-    parts = (
-        Part(faces, [(face, None) for face in faces], [faces.crops] if faces.crops else [])
-        for faces in found
-    )
-    return ReportFaces(parts, watched, watched.videos, people_left_out={})
+def _read_again(path: str) -> Image | None:
+    """Returns a photo (H, W, 3); None if the photo can no longer be read."""
+    try:
+        return read_image(Path(path))
+    except ImageError:
+        return None
 
 
 def classified_photo_parts(photos: Iterable[DecodedPhoto], max_faces: int) -> Iterator[Part]:
     """Yields photos with classified faces, part by part; the first `max_faces` are explained."""
     remaining = max_faces
     for group in _group_photos(photos):
-        part = _classified_part(group, remaining)
-        remaining -= len(part.faces)
-        yield part
+        views: list[FaceView] = []
+        crops: list[Crops] = []
+        left_out: dict[str, int] = {}
+        for faces, image in group:
+            if image is None:
+                continue
+            first = faces[:remaining]
+            remaining -= len(first)
+            if len(first):
+                crops.append(crop_again(first, image))
+                views += [face_view(face, image) for face in first]
+            if len(first) < len(faces):
+                left_out[faces.infos[0].path] = len(faces) - len(first)
+        joined = join_faces([faces for faces, _ in group])
+        yield Part(joined, views, join_crops(crops) if crops else None, left_out)
 
 
 def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]]:
@@ -115,22 +121,52 @@ def _group_photos(photos: Iterable[DecodedPhoto]) -> Iterator[list[DecodedPhoto]
         yield group
 
 
-def _classified_part(photos: Sequence[DecodedPhoto], max_faces: int) -> Part:
-    """Returns a part with the first `max_faces` faces of photos."""
-    shown: list[Shown] = []
-    crops: list[Crops] = []
-    for faces, image in photos:
-        first = faces[: max_faces - len(shown)]
-        if image is not None and len(first):
-            crops.append(crop_again(first, image))
-            shown += [(face, face_view(face, image)) for face in first]
-    joined = join_faces([faces for faces, _ in photos])
-    return Part(joined, shown, [join_crops(crops)] if crops else [])
-
-
 def video_parts(
     model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
 ) -> Iterator[Part]:
-    """Yields the frames that have faces to show, part by part."""
-    for faces, chunks in read_faces_to_show(model, videos, options):
-        yield Part(no_faces(), faces, chunks)
+    """Reads the frames with faces to show again; yields a few frames at a time.
+
+    The faces are in close-ups from their frames.
+    """
+    if not videos:
+        return
+    # not at the top: photos need no PyAV
+    from fer_vit.predict.frames import read_frames
+
+    finder = FaceFinder(model.crop_spec, options.face)
+    for path, video in videos.items():
+        wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by number of the frame
+        for face in video.faces_to_show():
+            wanted[face.frame or 0].append(face)
+        frames = islice(read_frames(Path(path), only=wanted), len(wanted))
+        with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
+            while frames_at_once := list(_cut_frames(finder, frames, wanted)):
+                views: list[FaceView] = []
+                crops: list[Crops] = []
+                for views_of_frame, crops_of_frame in frames_at_once:
+                    views += views_of_frame
+                    crops.append(crops_of_frame)
+                yield Part(no_faces(), views, join_crops(crops))
+                bar.update(len(frames_at_once))
+
+
+def _cut_frames(
+    finder: FaceFinder, frames: "Iterator[Frame]", wanted: Mapping[int, Sequence[Face]]
+) -> Iterator[tuple[list[FaceView], Crops]]:
+    """Yields the close-ups and crops of the next frames that are explained together.
+
+    `wanted` has the faces of each frame by number of the frame.
+    """
+    held = 0  # bytes of the close-ups
+    for frame in islice(frames, FRAMES_AT_ONCE):
+        faces = wanted[frame.number]
+        views: list[FaceView] = []
+        for face in faces:
+            close_up = cut_close_up(face_view(face, frame.image))
+            held += close_up.photo.nbytes
+            views.append(close_up)
+        cut = finder.crop(frame.image, join_faces([face.alone for face in faces]))
+        assert cut.crops is not None  # there are faces
+        yield views, cut.crops
+        if held >= MAX_BYTES_AT_ONCE:
+            return

@@ -3,44 +3,25 @@
 Shapes: C labels, K outputs of further heads, T times.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from fer_vit.angles import average_direction
-from fer_vit.face.finder import FaceFinder
-from fer_vit.faces import Crops, Face, Faces, as_cells, join_crops, join_faces
+from fer_vit.faces import Face, Faces, as_cells
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, IntArray
 from fer_vit.heads import NO_OUTPUTS, HeadOutputs
-from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.plot import face_view
-from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.shots import Cuts
-from fer_vit.report.draw import FaceView, cut_close_up
-
-if TYPE_CHECKING:
-    from fer_vit.predict.frames import Frame
 
 # Most pictures of a person. All people in a video have at most four times as many pictures
 # together, but each person has at least one.
 PICTURES = 120
 
 CURVE_POINTS = 1000  # most points of a curve; a point is a mean over a span of the video
-
-# Most frames whose faces are explained together, and most bytes of the close-ups of these faces. A
-# frame of 8K has 100 MB, so that frames do not wait.
-FRAMES_AT_ONCE = 8
-MAX_BYTES_AT_ONCE = 100_000_000
-
-# A face, and its view in a photo or close-up; None: the photo is read from the face's path.
-Shown: TypeAlias = tuple[Face, FaceView | None]
 
 
 @dataclass
@@ -106,6 +87,7 @@ class Video:
     start: float  # time of the first frame in seconds
     end: float  # time of the last frame in seconds
     people: dict[int, Timeline] = field(default_factory=dict)  # people by track
+    left_out: list[int] = field(default_factory=list)  # the tracks of people who are not shown
     cuts: Cuts = field(default_factory=Cuts)
 
     @property
@@ -202,16 +184,11 @@ def evenly(faces: Sequence[Face], max_faces: int) -> list[Face]:
     return [faces[round(index)] for index in indices]
 
 
-def limit_pictures(
-    videos: Mapping[str, Video], max_faces: int
-) -> tuple[dict[str, Video], dict[str, list[int]]]:
+def limit_pictures(videos: Mapping[str, Video], max_faces: int) -> dict[str, Video]:
     """Limits the faces to show of all people together to `max_faces`.
 
     Each person has the same limit, at most `PICTURES`. If there are more people than faces, the
-    people in most frames are kept.
-
-    Returns:
-        The videos with the people that are kept, and the tracks of the other people; both by path.
+    people in most frames are kept, and the others are `left_out` of their video.
     """
     people = []
     for path, video in videos.items():
@@ -222,16 +199,16 @@ def limit_pictures(
     per_person = min(PICTURES, max_faces // max(1, len(shown)))
 
     limited = {}
-    left_out: dict[str, list[int]] = {}
     for path, video in videos.items():
         remaining = {}
+        left_out = []
         for track, person in video.people.items():
             if (path, track) in shown:
                 remaining[track] = replace(person, max_pictures=per_person)
             else:
-                left_out.setdefault(path, []).append(track)
-        limited[path] = replace(video, people=remaining)
-    return limited, left_out
+                left_out.append(track)
+        limited[path] = replace(video, people=remaining, left_out=left_out)
+    return limited
 
 
 @dataclass
@@ -253,6 +230,11 @@ class Watched:
     def cuts(self) -> Cuts:
         """The cuts of all videos."""
         return Cuts(sum(video.cuts.count for video in self.videos.values()))
+
+    @property
+    def num_shown(self) -> int:
+        """The number of faces to show of all people."""
+        return sum(len(list(video.faces_to_show())) for video in self.videos.values())
 
     def add(self, faces: Faces) -> None:
         """Adds the smoothed faces of the next frame."""
@@ -279,54 +261,3 @@ def watch_people(frames: Iterable[Faces]) -> Watched:
     for faces in frames:
         watched.add(faces)
     return watched
-
-
-def read_faces_to_show(
-    model: Recognizer, videos: Mapping[str, Video], options: PhotoOptions
-) -> Iterator[tuple[Sequence[Shown], Sequence[Crops]]]:
-    """Reads the frames with faces to show again; yields faces and crops of a few frames at a time.
-
-    The faces come with close-ups from their frames.
-    """
-    if not videos:
-        return
-    # not at the top: photos need no PyAV
-    from fer_vit.predict.frames import read_frames
-
-    finder = FaceFinder(model.crop_spec, options.face)
-    for path, video in videos.items():
-        wanted: defaultdict[int, list[Face]] = defaultdict(list)  # faces by number of the frame
-        for face in video.faces_to_show():
-            wanted[face.frame or 0].append(face)
-        frames = islice(read_frames(Path(path), only=wanted), len(wanted))
-        with tqdm(total=len(wanted), desc="explaining", unit=" frames", disable=None) as bar:
-            while frames_at_once := list(_cut_frames(finder, frames, wanted)):
-                shown: list[Shown] = []
-                chunks: list[Crops] = []
-                for shown_of_frame, crops_of_frame in frames_at_once:
-                    shown += shown_of_frame
-                    chunks.append(crops_of_frame)
-                yield shown, [join_crops(chunks)]
-                bar.update(len(frames_at_once))
-
-
-def _cut_frames(
-    finder: FaceFinder, frames: "Iterator[Frame]", wanted: Mapping[int, Sequence[Face]]
-) -> Iterator[tuple[list[Shown], Crops]]:
-    """Yields the close-ups and crops of the next frames that are explained together.
-
-    `wanted` has the faces of each frame by number of the frame.
-    """
-    held = 0  # bytes of the close-ups
-    for frame in islice(frames, FRAMES_AT_ONCE):
-        faces = wanted[frame.number]
-        shown: list[Shown] = []
-        for face in faces:
-            close_up = cut_close_up(face_view(face, frame.image))
-            held += close_up.photo.nbytes
-            shown.append((face, close_up))
-        cut = finder.crop(frame.image, join_faces([face.alone for face in faces]))
-        assert cut.crops is not None  # there are faces
-        yield shown, cut.crops
-        if held >= MAX_BYTES_AT_ONCE:
-            return

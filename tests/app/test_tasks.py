@@ -42,8 +42,7 @@ from fer_vit.errors import FerVitError
 from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.recognizer import Recognizer, load
 from fer_vit.store.hub import DEFAULT_MODEL
-from fer_vit.visualization import evidence
-from fer_vit.visualization.evidence import ExplainOptions
+from fer_vit.visualization.explained_scores import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
 from tests.helpers.servers import obey
@@ -71,7 +70,7 @@ def uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def quick_explanations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports explain by the method that takes a tenth of the time."""
-    monkeypatch.setattr(evidence, "ExplainOptions", partial(ExplainOptions, "relevance"))
+    monkeypatch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
 
 
 def do(task: Task, events: list[JobEvent]) -> None:
@@ -135,7 +134,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     names = ["group.jpg", "empty.png", "text.jpg", "clip.mp4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(uploads)
-        patch.setattr(evidence, "ExplainOptions", partial(ExplainOptions, "relevance"))
+        patch.setattr(tasks, "ExplainOptions", partial(ExplainOptions, "relevance"))
         events = run(uploads, names, report=True, fps=3, start=0.2, end=0.9)
     return Report(uploads.parent, events)
 

@@ -19,7 +19,6 @@ from fer_vit.report.interval_figures import means_figure
 from fer_vit.report.intervals import ChartRow
 from fer_vit.report.rendering import save_figure
 from fer_vit.stats.estimate import Estimate
-from fer_vit.visualization.figures import FigureOptions
 from tests.helpers.reports import ATTENTION, REGIONS, make_evidence, make_view
 
 VIEW = make_view("a.png")
@@ -86,12 +85,6 @@ def test_many_names_stay_inside_the_figure() -> None:
     for text in texts:
         box = text.get_window_extent()
         assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
-
-
-def test_chosen_faces_have_figures() -> None:
-    assert not FigureOptions().includes(0)
-    assert FigureOptions("pdf").includes(7)
-    assert [FigureOptions("pdf", [3]).includes(number) for number in (2, 3)] == [False, True]
 
 
 def test_bars_of_shares_have_the_same_scale_in_all_figures() -> None:

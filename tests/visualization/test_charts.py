@@ -20,8 +20,10 @@ from fer_vit.report.records import Evidence
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts
-from fer_vit.visualization.evidence import ExplainOptions, explain_faces
+from fer_vit.visualization.evidence import explain_faces
+from fer_vit.visualization.explained_scores import ExplainOptions
 from fer_vit.visualization.report import list_notes
+from fer_vit.visualization.report_parts import Part, photo_views
 
 SINGLE = [(head, name) for head, entry in HEADS.items() for name in entry.outputs or ["a b"]]
 
@@ -39,10 +41,9 @@ def explained_face(model: Recognizer, folder: Path) -> tuple[Face, Evidence]:
     options = PhotoOptions(face="crop", detector="landmarks", workers=0)
     (found,) = model.find([photo], options)
     (classified,) = model.classify([found], [photo], "landmarks")
-    shown = [(face, None) for face in classified]
-    options = ExplainOptions("ablation")
-    ((face, _, evidence),) = explain_faces(model, shown, [found.crops], options)
-    return face, evidence
+    part = Part(classified, photo_views(classified, found.crops), found.crops)
+    ((view, evidence),) = explain_faces(model, part, ExplainOptions("ablation"))
+    return view.face, evidence
 
 
 @pytest.mark.parametrize(("head", "output"), SINGLE)

@@ -5,7 +5,6 @@ and a fair choice of pictures.
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -20,7 +19,7 @@ from fer_vit.app.tasks import EXPLAIN_MEMORY
 from fer_vit.errors import FerVitError
 from fer_vit.explain.attribution import explain
 from fer_vit.explain.methods import METHODS
-from fer_vit.explain.trace import Trace, attention_views, interactions, trace
+from fer_vit.explain.trace import attention_views, interactions, trace
 from fer_vit.face.image import encode_png, read_image
 from fer_vit.faces import Faces as FoundFaces, PhotoInfo, no_faces
 from fer_vit.model.config import RegionViTConfig
@@ -32,23 +31,16 @@ from fer_vit.predict.recognizer import Recognizer
 from fer_vit.report.draw import zoom
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import report
-from fer_vit.visualization.evidence import (
+from fer_vit.visualization.evidence import explain_crops, explain_faces
+from fer_vit.visualization.explained_scores import (
     EXPLAINED_BYTES,
     ExplainOptions,
     LabelChoice,
-    explain_crops,
-    explain_faces,
     find_targets,
 )
 from fer_vit.visualization.network_evidence import explain_scores, faces_at_once, head_terms
-from fer_vit.visualization.timelines import (
-    PICTURES,
-    Watched,
-    limit_pictures,
-    read_faces_to_show,
-    watch_people,
-)
-from tests.helpers.crops import noise_crops
+from fer_vit.visualization.report_parts import Part, photo_views, video_parts
+from fer_vit.visualization.timelines import PICTURES, Watched, limit_pictures, watch_people
 from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
 from tests.helpers.models import noise_faces, small_model
@@ -195,11 +187,11 @@ def test_a_face_is_shown_in_its_photo_as_predicted(
         for path in paths:
             path.unlink()
     (classified,) = model.classify([found], paths, "yunet")
-    pairs = [(face, None) for face in classified]
-    seen = list(explain_faces(model, pairs, [found.crops], ExplainOptions("relevance")))
-    assert [face.path for face, _, _ in seen] == [str(path) for path in paths]
-    for row, ((face, view, _), result) in enumerate(zip(seen, results, strict=True)):
-        assert view.face == face
+    part = Part(classified, photo_views(classified, found.crops), found.crops)
+    seen = list(explain_faces(model, part, ExplainOptions("relevance")))
+    assert [view.face.path for view, _ in seen] == [str(path) for path in paths]
+    for row, ((view, _), result) in enumerate(zip(seen, results, strict=True)):
+        face = view.face
         assert face.face == 0
         assert view.box is None
         assert face.crop_size == 32
@@ -342,9 +334,8 @@ def test_a_face_that_no_detector_scored_is_the_same_face(tmp_path: Path) -> None
     assert {face.score for faces in recognized for face in faces} == {None}
     again = [
         row
-        for _, chunks in read_faces_to_show(model, watch_people(recognized).videos, options)
-        for chunk in chunks
-        for row in chunk.to_crop
+        for part in video_parts(model, watch_people(recognized).videos, options)
+        for row in part.crops.to_crop
     ]
     assert np.allclose(
         np.stack(again), [face.to_crop for faces in recognized for face in faces], atol=1e-4
@@ -359,16 +350,14 @@ def test_frames_of_any_size_do_not_wait_for_their_faces(tmp_path: Path) -> None:
     scene[200:400, 300:500] = draw_face("happiness", 0, 200)[0]
     clip = write_video(tmp_path / "a.mp4", [scene] * 10, np.arange(10) / 30)
     watched = watch_people(model.recognize([clip], options))
-    groups = list(read_faces_to_show(model, watched.videos, options))
-    assert [len(shown) for shown, _ in groups] == [8, 2]
-    for shown, chunks in groups:
-        assert sum(map(len, chunks)) == len(shown)
-        for face, view in shown:
-            assert view is not None
-            assert face.frame is not None
+    parts = list(video_parts(model, watched.videos, options))
+    assert [len(part.crops) for part in parts] == [8, 2]
+    for part in parts:
+        assert len(part.crops) == len(part.views)
+        for view in part.views:
             assert view.photo.size < scene.size / 2
-            (frame,) = read_frames(clip, only={face.frame})
-            whole = zoom(face_view(face, frame.image), 96)
+            (frame,) = read_frames(clip, only={view.face.frame})
+            whole = zoom(face_view(view.face, frame.image), 96)
             np.testing.assert_array_equal(zoom(view, 96).photo, whole.photo)
 
 
@@ -385,8 +374,8 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
     both = [*frames("a.mp4", [[0]] * 20 + [[0, 1]] * 21), *frames("b.mp4", [[0]] * 41)]
     videos = watch_people(both).videos
     assert [line["gaps"] for video in videos.values() for line in video.curves("")] == [[], [], []]
-    fewer, left_out = limit_pictures(videos, 15)
-    assert left_out == {}
+    fewer = limit_pictures(videos, 15)
+    assert [video.left_out for video in fewer.values()] == [[], []]
     assert fewer["a.mp4"].not_shown() == {0: 36, 1: 16}  # the people have 41 and 21 faces
     shown = {
         path: [(face.track, face.frame) for face in video.faces_to_show()]
@@ -397,15 +386,15 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
         "a.mp4": alone + [(1, frame) for frame in (20, 25, 30, 35, 40)],
         "b.mp4": alone,
     }
-    few, left_out = limit_pictures(videos, 2)
-    assert left_out == {"a.mp4": [1]}
+    few = limit_pictures(videos, 2)
+    assert [video.left_out for video in few.values()] == [[1], []]
     shown = {path: [face.track for face in video.faces_to_show()] for path, video in few.items()}
     assert shown == {"a.mp4": [0], "b.mp4": [0]}
     curves = [curve for path, video in few.items() for curve in video.curves(path)]
     assert [curve["frames"] for curve in curves] == [41, 41]
     assert len(videos["a.mp4"].people) == 2
-    every, left_out = limit_pictures(videos, 1000)
-    assert left_out == {}
+    every = limit_pictures(videos, 1000)
+    assert [video.left_out for video in every.values()] == [[], []]
     assert every["b.mp4"].not_shown() == {}
     assert [len(video.people) for video in every.values()] == [2, 1]
 
@@ -413,30 +402,10 @@ def test_fewer_pictures_are_spread_evenly_and_everyone_shown_has_one() -> None:
 def test_a_person_alone_has_no_more_pictures_without_a_limit() -> None:
     videos = watch_people(frames("a.mp4", [[0]] * 600)).videos
     for most in (sys.maxsize, 10_000):
-        limited, left_out = limit_pictures(videos, most)
+        limited = limit_pictures(videos, most)
         assert len(list(limited["a.mp4"].faces_to_show())) == PICTURES
         assert limited["a.mp4"].not_shown() == {0: 600 - PICTURES}
-        assert left_out == {}
-
-
-def test_a_limit_of_faces_is_a_limit_of_explanations(
-    net: RegionViT, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def count(net: RegionViT, image: Tensor, *rest: Tensor) -> Trace:
-        sizes.append(len(image))
-        return trace(net, image, *rest)
-
-    monkeypatch.setattr(import_module("fer_vit.visualization.network_evidence"), "trace", count)
-    crowd = noise_crops(net.settings.crop, 20, missing=0)
-    (faces,) = frames("a.mp4", [[0]])
-    view = face_view(faces[0], np.zeros((32, 32, 3), np.uint8))
-    shown = [(faces[0], view)] * 25
-    options = ExplainOptions("relevance")
-    explained = explain_faces(load(net, "cpu"), shown, [crowd] * 5, options)
-    assert len([*explained]) == 25
-    assert sizes == [20, 5]
+        assert limited["a.mp4"].left_out == []
 
 
 def test_additive_attention_is_explained_in_small_batches() -> None:
