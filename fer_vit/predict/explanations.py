@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.engine.protocol import Engine, RawOutputs
-from fer_vit.explain.methods import HEAT_GRID, REGIONS, choose_method
+from fer_vit.explain.methods import HEAT_GRID
 from fer_vit.explain.regions import normalized_shares, region_falls, spread_shares
 from fer_vit.extras import needed_by
 from fer_vit.faces import Crops, Face
@@ -21,7 +21,6 @@ from fer_vit.report.records import Attributed
 if TYPE_CHECKING:
     from fer_vit.explain.trace import Views
     from fer_vit.model.region_vit import RegionViT
-    from fer_vit.predict.recognizer import Recognizer
 
 FACES_EXPLAINED_AT_ONCE = 8  # faces that are explained together
 ARRAYS = ("probabilities", "heat", "shares", "scores")  # of `Explanations`
@@ -103,63 +102,53 @@ def hide_regions(engine: Engine, crops: Crops, raw: RawOutputs) -> Array:
         raw: The raw outputs for these crops.
     """
 
+    def joined(raw: RawOutputs) -> Array:  # (B, O)
+        return np.concatenate([raw.logits, *raw.heads.values()], axis=1).astype(float)
+
     def network(image: Image, valid: Mask) -> Array:
         return joined(engine.run(replace(crops, image=image, valid=valid)))
 
     return region_falls(network, joined(raw), crops.image, crops.boxes, crops.valid)
 
 
-def joined(raw: RawOutputs) -> Array:
-    """Returns the raw outputs of all heads (B, O); the logits are first."""
-    return np.concatenate([raw.logits, *raw.heads.values()], axis=1).astype(float)
-
-
-def explain_crops(
-    model: "Recognizer", faces: Sequence[Face], crops: Crops, method: str | None
-) -> Explanations:
-    """Explains the predictions of a model for faces and their crops; `method` as in the command.
-
-    Raises FerVitError when the method is unknown, or needs PyTorch and that is missing.
-    """
-    method = choose_method(method)
-    if method == REGIONS:
-        return _explain_regions(model, faces, crops)
-    net = model.net
+def explain_by_network(
+    net: "RegionViT", device: str, crops: Crops, method: str
+) -> dict[str, Array]:
+    """Explains the predictions of a network for N crops; returns arrays of `Explanations`."""
     # not at the top: PyTorch may be missing
     from fer_vit.engine.torch_engine import to_inputs
     from fer_vit.explain.attribution import explain
 
     parts: dict[str, list[Array]] = {name: [] for name in ARRAYS}
     for chunk in crops.split(FACES_EXPLAINED_AT_ONCE):
-        explanation = explain(net, *to_inputs(chunk, model.device), method)
+        explanation = explain(net, *to_inputs(chunk, device), method)
         for name in ARRAYS:
             parts[name].append(getattr(explanation, name).double().cpu().numpy())
-    return Explanations(
-        faces=faces,
-        labels=model.labels,
-        regions=model.crop_spec.regions,
-        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
-    )
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
-def _explain_regions(model: "Recognizer", faces: Sequence[Face], crops: Crops) -> Explanations:
-    """Explains the predictions by hiding regions, with any engine."""
-    raw = model.engine.run(crops)
-    probabilities = model.decode(raw, crops).probabilities  # (N, C)
-    falls = hide_regions(model.engine, crops, raw)  # (N, R, O)
+def explain_by_regions(
+    engine: Engine, crops: Crops, raw: RawOutputs, probabilities: Array
+) -> dict[str, Array]:
+    """Explains predictions by hiding regions, with any engine; returns arrays of `Explanations`.
+
+    Args:
+        engine: What computes the network.
+        crops: The crops of N faces.
+        raw: The raw outputs for these crops.
+        probabilities: The probabilities (N, C) for these crops.
+    """
+    falls = hide_regions(engine, crops, raw)  # (N, R, O)
     direction = np.eye(falls.shape[2])[probabilities.argmax(1)]  # (N, O)
     shares = normalized_shares(falls, direction[None])  # (1, N, R)
-    size = model.crop_spec.size
+    size = crops.image.shape[1]
     heat = spread_shares(shares, crops.boxes, size, cells=size)[0]  # (N, S, S)
     total = np.abs(heat).sum((1, 2), keepdims=True)
-    return Explanations(
-        faces=faces,
-        labels=model.labels,
-        regions=model.crop_spec.regions,
-        probabilities=probabilities,
-        heat=heat / total.clip(min=1e-12),
-        shares=shares[0],
-    )
+    return {
+        "probabilities": probabilities,
+        "heat": heat / total.clip(min=1e-12),
+        "shares": shares[0],
+    }
 
 
 def attend_crop(net: "RegionViT", device: str, crops: Crops) -> Attention:

@@ -24,6 +24,7 @@ from fer_vit.engine.choice import Opened, Precision, open_model, open_network
 from fer_vit.engine.decode import Predictions, decode
 from fer_vit.engine.protocol import Calibration, RawOutputs
 from fer_vit.errors import FerVitError, ModelError, short
+from fer_vit.explain.methods import REGIONS, choose_method
 from fer_vit.extras import missing_extra
 from fer_vit.face.crop import CropSpec, check_regions
 from fer_vit.face.detectors import DEFAULT_DETECTOR, ChosenDetector, detector_name, find_detector
@@ -405,9 +406,18 @@ class Recognizer:
         faces = collect_faces(faces)
         if not len(faces):
             raise FerVitError("Expected one or more faces to explain, but got none.")
-        from fer_vit.predict.explanations import explain_crops  # not at the top: few need it
+        from fer_vit.predict import explanations  # not at the top: few need it
 
-        return explain_crops(self, list(faces), self._crop_again(faces), method)
+        method = choose_method(method)
+        crops = self._crop_again(faces)
+        if method == REGIONS:
+            raw = self.engine.run(crops)
+            probabilities = self.decode(raw, crops).probabilities
+            arrays = explanations.explain_by_regions(self.engine, crops, raw, probabilities)
+        else:
+            arrays = explanations.explain_by_network(self.net, self.device, crops, method)
+        regions = self.crop_spec.regions
+        return explanations.Explanations(list(faces), self.labels, regions, **arrays)
 
     def attend(self, face: Face) -> Attention:
         """Returns the attention of this model on a face, whose photo is read again."""
