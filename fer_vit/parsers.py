@@ -9,11 +9,12 @@ from argparse import (
     ArgumentError,
     ArgumentParser,
     Namespace,
-    RawDescriptionHelpFormatter as HelpFormatter,
+    RawDescriptionHelpFormatter,
 )
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, Field
 from itertools import takewhile
+from textwrap import fill
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from fer_vit.errors import FerVitError, suggest_option
@@ -22,6 +23,21 @@ from fer_vit.options import REPEATED, Options, option_fields, option_texts, opti
 OF_TRAINING = re.compile(r"--(model|data|trainer|checkpoint)\.")
 
 FIT_OPTIONS = "fit_options"  # the field with options of `fit`, which `cli` reads
+
+
+class HelpFormatter(RawDescriptionHelpFormatter):
+    """Wraps wide paragraphs of a description; examples stay as they are, since they are copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            lines = paragraph.splitlines()
+            is_wide = any(len(line) > width for line in lines)
+            has_examples = any(line.startswith(" ") for line in lines)
+            if is_wide and not has_examples:
+                paragraph = fill(" ".join(lines), width)
+            paragraphs.append(paragraph)
+        return "\n\n".join(paragraphs)
 
 
 class OptionParser(ArgumentParser):

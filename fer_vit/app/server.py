@@ -32,7 +32,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from fer_vit.app.api import ERROR_STATUSES, Health, Problem, add_jobs, add_results
-from fer_vit.app.guard import LOCAL_NAMES, MAX_REQUEST_BYTES, Guard, PublicAddress
+from fer_vit.app.guard import MAX_REQUEST_BYTES, Guard, PublicAddress
 from fer_vit.app.jobs import KEPT_SECONDS, Jobs
 from fer_vit.app.uploads import MAX_FILES, describe_errors
 from fer_vit.errors import FerVitError
@@ -261,13 +261,6 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
         ) from error
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     return listener, address
-
-
-def describe_exposure(host: str, address: str) -> str:
-    """Returns a warning if other machines can reach the server, otherwise an empty text."""
-    if host in LOCAL_NAMES:
-        return ""
-    return f"anyone who reaches {address} can use it: no password, no encryption"
 
 
 @contextmanager

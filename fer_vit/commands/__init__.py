@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING
 
 from fer_vit.errors import FerVitError
-from fer_vit.options import Options
+from fer_vit.options import Options, Port
 
 if TYPE_CHECKING:
     from fer_vit.model.region_vit import RegionViT
@@ -31,6 +33,42 @@ class ModelOptions(Options):
             FerVitError: The class cannot be imported, or another class trained the checkpoint.
         """
         return find_network(self.checkpoint, self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostOptions(Options):
+    """Where the page of a command is served, and by which names."""
+
+    host: str = "localhost"
+    """The address to listen at, such as "0.0.0.0" for other machines. Anyone who reaches it can use
+    the page."""
+    hostnames: Sequence[str] = ()
+    """Names of this machine that clients may use besides localhost and its IP address."""
+    port: Port = 8000
+    """The port of the page; 0 selects a free port."""
+    public: str | None = None
+    """The address that users open if a reverse proxy serves the page."""
+
+    @property
+    def names(self) -> list[str]:
+        """The host names that clients may use, besides the one of a reverse proxy."""
+        return [self.host, *self.hostnames]
+
+    def listen(self) -> tuple[socket, str]:
+        """Listens at the address; returns the socket and its URL.
+
+        Prints a warning if other machines can reach it. Raises FerVitError when the address cannot
+        be used.
+        """
+        # not at the top: the help needs no server
+        from fer_vit.app.guard import LOCAL_NAMES
+        from fer_vit.app.server import listen
+
+        listener, address = listen(self.host, self.port)
+        if self.host not in LOCAL_NAMES:
+            warning = f"anyone who reaches {address} can use it: no password, no encryption"
+            print(f"fer-vit: warning: {warning}", file=sys.stderr)
+        return listener, address
 
 
 def name_files(folder: Path, paths: Iterable[Path]) -> str:

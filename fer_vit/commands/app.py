@@ -10,15 +10,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+from fer_vit.commands import HostOptions
 from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.files import clear_remains_of, scratch_folder
-from fer_vit.options import Options, Port, takes
+from fer_vit.options import Port, takes
 from fer_vit.processes import start_worker
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 
 
 @dataclass(frozen=True)
-class AppOptions(Options):
+class AppOptions(HostOptions):
     """Options of `app`."""
 
     TEXTS: ClassVar = {"PRECISION": PRECISION_HELP}
@@ -26,14 +27,8 @@ class AppOptions(Options):
     _: KW_ONLY
     checkpoint: str | None = None
     """A model to offer besides the shipped ones, as for `predict`."""
-    host: str = "localhost"
-    """The address to listen at. With "0.0.0.0", other machines can use the page."""
-    hostnames: Sequence[str] = ()
-    """Names of this machine that clients may use besides localhost and its IP address."""
     port: Port = 7860
     """The port of the page; 0 selects a free port."""
-    public: str | None = None
-    """The address that users open if a reverse proxy serves the page."""
     precision: Precision = "float32"
     """{PRECISION} With PyTorch, explanations use float32."""
 
@@ -57,27 +52,23 @@ def app(options: AppOptions) -> None:
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address, refuse_network
     from fer_vit.app.jobs import Jobs, Worker
-    from fer_vit.app.server import built_page, create_app, describe_exposure, listen, serving
+    from fer_vit.app.server import built_page, create_app, serving
 
     behind_proxy = public_address(options.public) if options.public else None
-    allowed_hosts = [options.host, *options.hostnames]
     # the first model is the default on the page; each model once
     models = list(dict.fromkeys([options.checkpoint or DEFAULT_MODEL, *shipped_models()]))
     # the photos are in a hidden folder beside this path, which only this user may enter
     stem = Path(tempfile.gettempdir()) / "fer-vit-app"
     clear_remains_of(stem)  # folders that killed servers have left
     with scratch_folder(stem) as folder:
-        listener, address = listen(options.host, options.port)
-        warning = describe_exposure(options.host, address)
-        if warning:
-            print(f"fer-vit: warning: {warning}", file=sys.stderr)
+        listener, address = options.listen()
         target = partial(run_worker, precision=options.precision)
         with listener, closing(Worker(models, target)) as worker:
             ready = worker.wait()
             # From here on, this process may not open connections. A hook cannot be removed.
             sys.addaudithook(refuse_network)
             jobs = Jobs(folder, models, worker, ready)
-            asgi_app = create_app(jobs, allowed_hosts, behind_proxy, built_page())
+            asgi_app = create_app(jobs, options.names, behind_proxy, built_page())
             with suppress(KeyboardInterrupt), serving(asgi_app, listener) as thread:
                 # From here on, Ctrl-C ends the server with the status 0.
                 print(f"Open {address} (Ctrl-C ends it)", flush=True)

@@ -1,6 +1,5 @@
 """The command `live`: the faces in front of a camera, on a page and in a table."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -9,13 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tqdm import tqdm
 
+from fer_vit.commands import HostOptions
 from fer_vit.engine.choice import PRECISION_HELP, Precision
 from fer_vit.errors import FerVitError, printable
 from fer_vit.faces import Faces
 from fer_vit.fields import choose_fields, face_fields
 from fer_vit.files import check_output
 from fer_vit.heads import EXPRESSION, HEADS
-from fer_vit.options import Options, Port, takes
+from fer_vit.options import takes
 from fer_vit.predict.camera import is_camera, public_source_name, watch
 from fer_vit.predict.outputs import check_heads
 from fer_vit.predict.recognizer import load
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LiveOptions(Options):
+class LiveOptions(HostOptions):
     """Options of `live`."""
 
     TEXTS: ClassVar = {"OUTPUTS": ", ".join([EXPRESSION, *HEADS]), "PRECISION": PRECISION_HELP}
@@ -42,14 +42,6 @@ class LiveOptions(Options):
     a folder of `fer-vit export` or a checkpoint of `fer-vit fit`."""
     output: Path | None = None
     """A .csv or .jsonl table to write, with the columns of `predict` for videos."""
-    host: str = "localhost"
-    """The address to listen at. Anyone who reaches it can watch and stop the program."""
-    hostnames: Sequence[str] = ()
-    """Names of this machine that browsers may use besides localhost and its IP address."""
-    port: Port = 8000
-    """The port of the page; 0 selects a free port."""
-    public: str | None = None
-    """The address that users open if a reverse proxy serves the page."""
     overwrite: bool = False
     """Replace an existing table."""
     outputs: Sequence[str] = ()
@@ -89,20 +81,16 @@ def live(options: LiveOptions) -> None:
     """
     # not at the top: the help needs no server
     from fer_vit.app.guard import public_address
-    from fer_vit.app.server import LivePage, create_app, describe_exposure, listen, serving
+    from fer_vit.app.server import LivePage, create_app, serving
 
     behind_proxy = public_address(options.public) if options.public else None
-    allowed_hosts = [options.host, *options.hostnames]
     model = load(options.checkpoint, precision=options.precision)
     check_heads(options.outputs, model.heads, model.name)
     page = LivePage(options.output.name if options.output else None)
     with ExitStack() as stack:
-        listener, address = listen(options.host, options.port)
-        warning = describe_exposure(options.host, address)
-        if warning:
-            print(f"fer-vit: warning: {warning}", file=sys.stderr)
+        listener, address = options.listen()
         stack.enter_context(listener)
-        stack.enter_context(serving(create_app(page, allowed_hosts, behind_proxy), listener))
+        stack.enter_context(serving(create_app(page, options.names, behind_proxy), listener))
 
         fields = face_fields(model.labels, model.outputs, videos=True)
         table = None
