@@ -3,8 +3,8 @@
 E directions, B images, C classes, O raw outputs: C logits and the outputs of further heads; H
 attention heads of a block, T tokens, Q vectors per face (1 or C), R regions, S crop size, N boxes.
 
-A direction (B, O) is the weight of each raw output in the score that is explained. Each method
-takes a network, traced faces and directions (E, B, O).
+A direction (B, O) is the weight of each raw output in the score that is explained. Each method is
+a function with its name in `MEASURED`, of a network, traced faces and directions (E, B, O).
 """
 
 import zlib
@@ -101,7 +101,8 @@ def explain_each(
 
     Further arguments, and errors, are as for `explain`.
     """
-    attribute = globals()[find_method(method, MEASURED).function]
+    find_method(method, MEASURED)  # raises the error for an unknown name
+    attribute = globals()[method]
     if directions is None:
         directions = one_hot(traced.logits.argmax(-1), traced.logits.shape[1]).float()[None]
     further = traced.outputs.shape[1] - directions.shape[2]  # how many outputs have no weight
@@ -212,7 +213,7 @@ def _mean_of_regions(shares: Tensor, tokens: Tensor) -> Tensor:
         return total / tokens.sum(1).clamp(min=1)
 
 
-def random_scores(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
+def random(net: RegionViT, traced: Trace, directions: Tensor) -> Attribution:
     """Attributes random scores in [-1, 1]; the seed depends on the faces alone."""
     tokens = traced.tokens.x  # (B, T, D)
     seed = zlib.crc32(tokens.detach().float().cpu().numpy().tobytes())

@@ -1,6 +1,7 @@
 """The methods of explanation: their names in the command line, and what they show.
 
-Their functions are in `explain.attribution`, which imports PyTorch.
+The help lists them without PyTorch. So the functions of the same names, which compute them, are in
+`explain.attribution`, which imports it.
 """
 
 from collections.abc import Mapping
@@ -14,8 +15,6 @@ from fer_vit.wording import describe_entries
 class Method(NamedTuple):
     """A method of explanation."""
 
-    # the name in `explain.attribution` of a function of a network, traced faces and directions
-    function: str
     title: str  # a few words, for the top of a report and for the help
     text: str  # what the method shows, for a report
     explains_heads: bool = True  # whether the method also explains the outputs of further heads
@@ -34,26 +33,22 @@ REGIONS = "regions"
 METHODS = {
     # In bfloat16, the result is as close to an integration of many passes as in float32.
     "pixels": Method(
-        "pixels",
         "what each pixel adds (integrated gradients)",
         "what each pixel adds to the score, from a blurred face to this one "
         "(integrated gradients).",
         can_be_rounded=True,
     ),
     REGIONS: Method(
-        "regions",
         "hiding one region after the other",
         "how far the score falls when a region is hidden: its pixels get the mean colour of the "
         "face, and its tokens are left out.",
     ),
     "relevance": Method(
-        "relevance",
         "gradient times attention",
         "gradient times attention, from the score back to the model's tokens.",
         explains_heads=False,
     ),
     "ablation": Method(
-        "ablation",
         "masking the tokens of one region after the other",
         "how far the score falls when a region's tokens, and the patches under it, "
         "are masked together.",
@@ -64,16 +59,14 @@ METHODS = {
 METHODS_HELP = describe_entries({name: method.title for name, method in METHODS.items()})
 
 CONTROLS = {  # baselines for the methods: scores that do not depend on what the model learned
-    "random": Method("random_scores", "random scores", "random scores.", draws=3),
-    "centre": Method("centre", "the centre", "a Gaussian around the centre of the crop."),
+    "random": Method("random scores", "random scores.", draws=3),
+    "centre": Method("the centre", "a Gaussian around the centre of the crop."),
 }
 
 # The methods that `fer-vit faithfulness` measures. Reports draw attention separately, so it is not
 # one of `METHODS`.
 MEASURED = (
-    METHODS
-    | {"attention": Method("attention", "attention", "how tokens exchange information.")}
-    | CONTROLS
+    METHODS | {"attention": Method("attention", "how tokens exchange information.")} | CONTROLS
 )
 
 

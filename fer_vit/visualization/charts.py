@@ -1,12 +1,12 @@
-"""Computes the values of a report's charts: a chart for each output head, and special charts.
+"""Computes the values of a report's charts: one for each output head, and further `CHARTS`.
 
-`HEADS` describes the output heads. A chart may have a script `report/page/NAME.js`; `outputs.js`
-draws the charts without a script.
+`HEADS` describes the output heads.
 
 Shapes: K outputs of a head, R regions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,22 +145,17 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-# Charts by name that are not only the values of a head. `report/page/NAME.js` draws each chart.
-SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
-
-
-def head_chart(name: str) -> Chart:
-    """Returns the chart `name`: the chart of a head, or a special chart."""
-    return SPECIAL.get(name) or Chart(
-        HEADS[name].title,
-        fixed=lambda settings, terms: fixed_head(settings, terms, name),
-        of_face=lambda face, terms: head_values(face, terms, name),
+# Every chart by its name: a chart for each head, of which that of the pose shows more, and others.
+# `report/page/NAME.js` draws a chart; `outputs.js` draws the charts of heads without a script.
+CHARTS = {
+    name: Chart(
+        head.title,
+        fixed=partial(fixed_head, name=name),
+        of_face=partial(head_values, name=name),
     )
-
-
-def all_charts() -> dict[str, Chart]:
-    """Returns every chart by its name."""
-    return {name: head_chart(name) for name in [*HEADS, *SPECIAL]}
+    for name, head in HEADS.items()
+}
+CHARTS[POSE] = Chart(HEADS[POSE].title, fixed_pose, pose)
 
 
 def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
@@ -169,7 +164,7 @@ def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
     `terms` are those of any face.
     """
     fixed = {}
-    for name, chart in all_charts().items():
+    for name, chart in CHARTS.items():
         value = chart.fixed(settings, terms)
         if value is not None:
             fixed[name] = {"title": chart.title} | value
@@ -179,7 +174,7 @@ def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
 def face_charts(face: Face, terms: Terms) -> dict[str, Json]:
     """Returns the values of a face by name of the chart, without charts that the face lacks."""
     values = {}
-    for name, chart in all_charts().items():
+    for name, chart in CHARTS.items():
         value = chart.of_face(face, terms)
         if value is not None:
             values[name] = value
