@@ -155,6 +155,8 @@ def main(args: list[str] | None = None) -> None:
     # import. With the default, training beside one busy process took four times as long. Without
     # spinning, training on an idle machine takes a sixth longer.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    # NumPy's threads would spin for 0.1 s at its import: an exponent of two, in processor cycles.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     open_missing_streams()
     args = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in args

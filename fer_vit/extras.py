@@ -6,7 +6,6 @@ The command names the place that fer-vit was installed from.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,9 @@ def installed_from() -> dict[str, Any] | None:
 
     pip records it, except for packages from an index: None.
     """
+    # not at the top: it imports email
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         recorded = distribution("fer-vit").read_text("direct_url.json")
     except PackageNotFoundError:  # the folder is used without an installation
@@ -112,6 +114,8 @@ def command_for(source: dict[str, Any] | None, extra: str) -> str:
 
 def plugin_names(group: str) -> list[str]:
     """Returns the names that other packages register in a group of entry points."""
+    from importlib.metadata import entry_points  # not at the top: it imports email
+
     return sorted(entry_points(group=group).names)
 
 
@@ -120,6 +124,8 @@ def load_plugin(group: str, name: str) -> Any:
 
     Raises FerVitError when its package cannot be imported.
     """
+    from importlib.metadata import entry_points  # not at the top: it imports email
+
     try:
         return entry_points(group=group)[name].load()
     except ImportError as error:

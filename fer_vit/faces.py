@@ -526,7 +526,7 @@ class Faces(Sequence["Face"]):
                     row[SMOOTHED_LABEL] = smoothed_labels[index]
                 if "ambiguous" in row:
                     row["ambiguous"] = bool(low[index] or row["ambiguous"])
-        if len(np.unique(self.photo)) == len(self.infos):
+        if len(set(self.photo.tolist())) == len(self.infos):
             return rows
 
         of_photo: list[list[dict[str, Cell]]] = [[] for _ in self.infos]

@@ -31,9 +31,6 @@ from typing import (
     get_type_hints,
 )
 
-import docstring_parser
-import yaml
-
 from fer_vit.errors import (
     WHOLE_BITS,
     FerVitError,
@@ -137,6 +134,8 @@ def option_types(options: type[Options]) -> dict[str, Any]:
 @cache
 def option_texts(options: type[Options]) -> dict[str, str]:
     """Returns the texts below the fields of a class by name; empty without its source."""
+    import docstring_parser  # not at the top: only the help needs it
+
     texts = {}
     for base in reversed(options.__mro__):
         if not issubclass(base, Options):
@@ -179,7 +178,7 @@ def read_value(name: str, kind: Any, value: Any) -> Any:
             (item_kind,) = get_args(plain)
             return tuple(read_value(name, item_kind, item) for item in list_items(value))
         converted = convert(plain, value)
-    except (OverflowError, TypeError, ValueError, yaml.YAMLError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         expected = describe_type(plain)
         raise FerVitError(
             f"Expected `--{name}` to be {expected}, but got {short(value)}."
@@ -237,14 +236,24 @@ def convert_names(value: Any) -> dict[str, str | None]:
 
 
 def read_pairs(value: Any) -> list[tuple[Any, Any]]:
-    """Returns the names and values of a dict, or of its text in YAML; names may be repeated."""
+    """Returns the names and values of a dict, or of its text in YAML; names may be repeated.
+
+    Raises TypeError or ValueError for other values.
+    """
     if not isinstance(value, str):
         return list(dict(value).items())
-    loader = yaml.SafeLoader(value)
-    node = loader.get_single_node()
-    if not isinstance(node, yaml.MappingNode):
-        raise TypeError
-    return [(loader.construct_object(old), loader.construct_object(new)) for old, new in node.value]
+    import yaml  # not at the top: few commands need it
+
+    try:
+        loader = yaml.SafeLoader(value)
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise TypeError
+        return [
+            (loader.construct_object(old), loader.construct_object(new)) for old, new in node.value
+        ]
+    except yaml.YAMLError as error:
+        raise ValueError from error
 
 
 def describe_type(kind: Any) -> str:

