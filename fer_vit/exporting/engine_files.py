@@ -23,7 +23,13 @@ from fer_vit.exporting.calibration import (
     labelled_batches,
     predict_logits,
 )
-from fer_vit.exporting.graphs import example_inputs, export_onnx, graph_facts, quantize_onnx
+from fer_vit.exporting.graphs import (
+    example_inputs,
+    export_onnx,
+    graph_facts,
+    merge_nodes,
+    quantize_onnx,
+)
 from fer_vit.faces import Crops
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.recognizer import Recognizer, load_torch
@@ -85,6 +91,7 @@ def write_engine_files(folder: Path, quantizing: Quantizing | None = None) -> No
     inputs = example_inputs(net)
     plain = export_onnx(RawNetwork(net), inputs, outputs, optimize=False)
     name_types(plain)
+    plain = merge_nodes(plain)
     store_half(plain)
     add_facts(plain, facts)
     onnx.save(plain, folder / ENGINE_FILES["float32"])
