@@ -8,13 +8,15 @@ import cv2
 import numpy as np
 import pytest
 
-import fer_vit.face.crop as module
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import (
+    MAX_CUT_SIDE,
     REGIONS,
     CropSpec,
+    cover_regions,
     crop_face,
     crop_for,
+    cut_out,
     mirror,
     place_regions,
     region_boxes,
@@ -39,7 +41,7 @@ def centre(image: Image) -> Array:
     return np.array([(columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum()])
 
 
-@pytest.mark.parametrize("scale", [3.0, 1.3, 0.7, 0.5, 0.45, 0.21, 0.1, 0.063])
+@pytest.mark.parametrize("scale", [3.0, 0.7, 0.5, 0.45, 0.063])
 @pytest.mark.parametrize("angle", [0.0, 0.4])
 def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> None:
     """Sub-pixel, on both sides of the border between one step and two."""
@@ -50,7 +52,7 @@ def test_a_drawn_dot_lands_where_its_point_does(scale: float, angle: float) -> N
     np.testing.assert_allclose(centre(warp(image, matrix, 100)), [49.6, 50.7], atol=0.05)
 
 
-@pytest.mark.parametrize("reduction", [1.4, 1.8, 2.2, 3.7, 7.3, 16])
+@pytest.mark.parametrize("reduction", [1.4, 2.2, 16])
 def test_a_reduction_averages_what_becomes_one_pixel(
     reduction: float, rng: np.random.Generator
 ) -> None:
@@ -135,8 +137,8 @@ def test_cut_out_keeps_the_crop(side: int) -> None:
     photo = np.full((1400, 1500, 3), 128, np.uint8)
     photo[300 : 300 + side, 400 : 400 + side] = face
     points += (400, 300)
-    cut, to_cut = module.cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
-    assert cut.shape == (min(2 * side, module.MAX_CUT_SIDE),) * 2 + (3,)
+    cut, to_cut = cut_out(photo, np.array([400.0, 300.0, 400.0 + side, 300.0 + side]))
+    assert cut.shape == (min(2 * side, MAX_CUT_SIDE),) * 2 + (3,)
     spec = CropSpec(48)
     crop, expected, *_ = crop_face(photo, points, spec, framed=True)
     cut_crop, cut_points, *_ = crop_face(cut, apply(to_cut, points), spec, framed=True)
@@ -192,7 +194,7 @@ def test_the_larger_distance_is_the_unit(squeeze: tuple[float, float]) -> None:
     np.testing.assert_allclose((brow[:2] + brow[2:]) / 2, HAND[0] * squeeze - (0, 36), rtol=1e-5)
 
 
-@pytest.mark.parametrize("degrees", [-120, -30, 10, 90, 180])
+@pytest.mark.parametrize("degrees", [-120, 10, 90])
 def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
     scale = 1.7
     matrix = turned(np.radians(degrees), 1.7, (13.0, -5.0))
@@ -210,7 +212,7 @@ def test_centres_turn_scale_and_shift_with_the_face(degrees: float) -> None:
 )
 def test_degenerate_landmarks_give_finite_boxes(face: Array) -> None:
     assert np.isfinite(region_boxes(face, NAMES)).all()
-    assert not module.visible(region_boxes(face * np.nan, NAMES), 100).any()
+    assert not place_regions(face * np.nan, CropSpec(100, NAMES))[1].any()
 
 
 @pytest.mark.parametrize(
@@ -225,23 +227,8 @@ def test_a_cover_fills_a_rectangle(
     for grey, colour in ((7, 7), (None, image.reshape(-1, 3).mean(0).round())):
         expected = image.copy()
         expected[top:bottom, left:right] = colour
-        covered = module.cover_regions(image, 0.6 * HAND + shift, ["left_eye", "mouth"], grey)
+        covered = cover_regions(image, 0.6 * HAND + shift, ["left_eye", "mouth"], grey)
         np.testing.assert_array_equal(covered, expected)
-
-
-def test_visible_needs_two_pixels_and_the_centre_inside() -> None:
-    boxes = {
-        (10, 10, 12, 12): True,
-        (10, 10, 11.9, 11.9): False,
-        (-9, 10, 11, 30): True,
-        (-11, 10, 9, 30): False,
-        (10, 90, 30, 109): True,
-        (10, 90, 30, 110): False,
-        (np.nan, 0, 10, 10): False,
-        (10, -6, 20, 5): False,
-        (94, 10, 105, 20): True,
-    }
-    assert module.visible(np.array(list(boxes), np.float32), 100).tolist() == list(boxes.values())
 
 
 def test_unknown_and_repeated_names_are_refused() -> None:
@@ -251,3 +238,24 @@ def test_unknown_and_repeated_names_are_refused() -> None:
         region_boxes(MEAN, ["nose", "ear", "hand"])
     with pytest.raises(FerVitError, match=r"nose, nose"):
         region_boxes(FACE, ["nose", "nose"])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "side", "visible"),
+    [
+        (11, 11, 2, True),
+        (11, 11, 1.9, False),
+        (1, 20, 20, True),
+        (-1, 20, 20, False),
+        (20, 99, 20, True),
+        (20, 101, 20, False),
+        (99, 15, 11, True),
+    ],
+)
+def test_visible_needs_two_pixels_and_the_centre_inside(
+    x: float, y: float, side: float, visible: bool
+) -> None:
+    """The mouth of `HAND` has the centre (150, 205) and the side 95."""
+    landmarks = (HAND - (150, 205)) * side / 95 + (x, y)
+    _, valid = place_regions(landmarks, CropSpec(100, ("mouth",)))
+    assert valid.tolist() == [visible]

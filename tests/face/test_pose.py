@@ -5,13 +5,25 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from fer_vit.face.landmarks import full_image_face
-from fer_vit.face.pose import CAMERA_DISTANCE, MEAN_HEAD, head_pose
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detectors import DETECTORS
+from fer_vit.face.finder import FaceFinder
+from fer_vit.face.pose import head_pose
 from fer_vit.geometry import Array, Image
 from fer_vit.sources.cartoon import draw_face
 
 CM = 6.354 / 0.35
 """Width in cm of a picture in which the eyes are as far apart as in `geometry.TEMPLATE`."""
+HEAD = np.array(
+    [
+        (-3.177, -2.629, -3.826),
+        (3.177, -2.629, -3.826),
+        (0.0, 1.127, -7.476),
+        (-2.456, 4.343, -4.284),
+        (2.456, 4.343, -4.284),
+    ]
+)
+"""Eyes, nose and mouth of a mean head in cm (MediaPipe's canonical face model)."""
 
 
 def turn_head(image: Image, yaw: float, pitch: float = 0.0) -> Image:
@@ -61,15 +73,13 @@ def _turn_rows(layers: Array, along: Array, degrees: float) -> tuple[Array, Arra
     return moved[..., :3], moved[..., 3] * cos - moved[..., 4] * sin
 
 
-def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
-    """The landmarks (5, 2) of a head (5, 3) that is turned by degrees, in pixels of a camera."""
+def project(yaw: float, pitch: float, roll: float) -> Array:
+    """The landmarks (5, 2) of a mean head that is turned by degrees, 60 cm before a camera."""
     turn = Rotation.from_euler("ZYX", [roll, -yaw, -pitch], degrees=True).as_rotvec()
     camera = np.array([[900.0, 0, 320], [0, 900, 240], [0, 0, 1]])
-    return np.asarray(
-        cv2.projectPoints(
-            head - head.mean(0), turn, np.array([0, 0, CAMERA_DISTANCE]), camera, None
-        )[0]
-    )[:, 0]
+    place = np.array([0.0, 0, 60])
+    points, _ = cv2.projectPoints(HEAD - HEAD.mean(0), turn, place, camera, None)
+    return np.asarray(points)[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -77,15 +87,16 @@ def project(head: Array, yaw: float, pitch: float, roll: float) -> Array:
 )
 def test_pose_of_the_mean_head(pose: tuple[float, float, float]) -> None:
     # seen from slightly other points
-    assert head_pose(project(MEAN_HEAD, *pose)) == pytest.approx(pose, abs=1)
+    assert head_pose(project(*pose)) == pytest.approx(pose, abs=1)
 
 
 def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> None:
-    poses = rng.uniform((-40, -15), (40, 15), (60, 2))
-    heads = (
-        turn_head(draw_face("neutral", seed, 112)[0], *pose) for seed, pose in enumerate(poses)
-    )
-    estimated = np.array([head_pose(full_image_face(head).landmarks).yaw for head in heads])
+    poses = rng.uniform((-40, -15), (40, 15), (40, 2))
+    finder = FaceFinder(CropSpec(48), "crop", DETECTORS["landmarks"])
+    estimated = np.empty(len(poses))
+    for seed, pose in enumerate(poses):
+        head = turn_head(draw_face("neutral", seed, 112)[0], *pose)
+        estimated[seed] = head_pose(finder.find(head).landmarks[0]).yaw
     true = poses[:, 0]
     large = np.abs(true) >= 10
     assert (np.sign(estimated) == np.sign(true))[large].mean() >= 0.95
@@ -97,16 +108,16 @@ def test_sign_and_order_of_the_yaw_of_drawn_heads(rng: np.random.Generator) -> N
 
 @pytest.mark.parametrize(
     "points",
-    [np.zeros((5, 2)), np.full((5, 2), 7e9), np.full((5, 2), np.nan), np.full((5, 2), np.inf)],
-    ids=["zero", "one far point", "nan", "inf"],
+    [np.full((5, 2), 7e9), np.full((5, 2), np.nan), np.full((5, 2), np.inf)],
+    ids=["one far point", "nan", "inf"],
 )
 def test_a_single_point_has_no_pose(points: Array) -> None:
     assert head_pose(points) is None
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e-31, 1.0, 1e31, 1e100])
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_a_pose_does_not_depend_on_the_scale(scale: float) -> None:
-    points = project(MEAN_HEAD, 20, -10, 5)
+    points = project(20, -10, 5)
     assert head_pose(points * scale) == pytest.approx(head_pose(points), abs=1e-6)
 
 

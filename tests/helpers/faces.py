@@ -1,13 +1,21 @@
 """Classified faces without a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from fer_vit.faces import NO_FACE, OK, Face, Faces, PhotoInfo, Scheme, found_faces
 from fer_vit.geometry import Array
 from fer_vit.heads import HeadOutputs
+from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.predict.tables import predict_table
+
+READ_HERE = PhotoOptions(workers=0)
 
 
 def make_faces(
@@ -75,3 +83,27 @@ def make_face(
         face=np.array([face]),
         to_crop=np.eye(2, 3)[None] * crop_size / size,
     )[0]
+
+
+@cache
+def tiny_recognizer(labels: tuple[str, ...], columns: tuple[str, ...] = ()) -> Recognizer:
+    """A model of random weights with these labels, and the columns of its further outputs."""
+    from fer_vit.model.config import RegionViTConfig
+    from fer_vit.model.region_vit import build_model
+
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    config = RegionViTConfig(**size, regions=("mouth",))
+    outputs = HeadOutputs.among(columns).plain
+    return load(build_model(config, [*labels], outputs=outputs), "cpu")
+
+
+def write_tables(
+    photos: Iterable[Faces],
+    sources: Sequence[Path],
+    outputs: Outputs,
+    labels: tuple[str, ...] = ("neutral", "happiness"),
+    columns: tuple[str, ...] = (),
+    options: PhotoOptions = READ_HERE,
+) -> None:
+    """Writes tables and copies of faces, as `predict` does with what its model recognizes."""
+    predict_table(tiny_recognizer(labels, columns), photos, sources, options, outputs)

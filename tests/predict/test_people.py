@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas
@@ -16,18 +18,19 @@ from praatio import textgrid
 
 from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
-from fer_vit.fields import face_fields
 from fer_vit.heads import MEANS, HeadOutputs
-from fer_vit.predict.outputs import Outputs, check_intervals
-from fer_vit.predict.people import People, format_textgrid, write_intervals
+from fer_vit.predict.outputs import Outputs
+from tests.helpers.commands import run
+from tests.helpers.faces import write_tables
+from tests.helpers.videos import Actor, scene, write_numbered, write_video
 
-LABELS = ["neutral", "happiness"]
+LABELS = ("neutral", "happiness")
 SMILE = "move_smile"
-OUTPUTS = HeadOutputs.among([SMILE, "yaw"])
-SCHEME = Scheme(tuple(LABELS))
+SCHEME = Scheme(LABELS)
+CLIP = [Path("a.mp4")]
 
 
-def frames(path: str, times: list[float | None], labels: dict[int, str]) -> list[Faces]:
+def frames(path: str, times: list[float], labels: dict[int, str]) -> list[Faces]:
     """The frames of a video; one letter for each person's label in each frame: n, h,
     or a dot while away.
     """
@@ -46,33 +49,69 @@ def frames(path: str, times: list[float | None], labels: dict[int, str]) -> list
 def frame(
     path: str,
     number: int,
-    seconds: float | None,
+    seconds: float,
     tracks: Sequence[int],
     smoothed: Sequence[Sequence[float]],
-    scheme: Scheme = SCHEME,
-    outputs: Sequence[Sequence[float]] | None = None,
+    columns: Sequence[str] = (),
+    outputs: Sequence[Sequence[float]] = (),
 ) -> Faces:
     """The faces of a frame with smoothed probabilities (F, C), and outputs (F, K)."""
+    scheme = replace(SCHEME, outputs=HeadOutputs.among(columns))
     info = PhotoInfo(path, frame=number, seconds=seconds)
     faces = found_faces([info], np.zeros(len(tracks), np.int64), track=tracks, scheme=scheme)
-    averages = np.reshape(smoothed, (len(tracks), len(scheme.labels))).astype(float)
-    values = np.reshape(outputs or [], (len(tracks), len(scheme.outputs))).astype(float)
-    return replace(faces, smoothed=averages, smoothed_outputs=values)
+    averages = np.reshape(smoothed, (len(tracks), len(LABELS))).astype(float)
+    values = np.reshape(outputs, (len(tracks), len(columns))).astype(float)
+    return replace(
+        faces, probabilities=averages, smoothed=averages, outputs=values, smoothed_outputs=values
+    )
 
 
-def table(videos: list[list[Faces]], tmp_path: Path) -> list[dict[str, object]]:
-    people = People()
-    for video in videos:
-        for faces in video:
-            people.add(faces)
-    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
-    return pq.read_table(tmp_path / "people.parquet").to_pylist()
+def output_frames(
+    values: Sequence[Sequence[float] | None], columns: Sequence[str], step: float = 0.1
+) -> list[Faces]:
+    """A neutral person with these smoothed outputs in each frame; None: the person is away."""
+    video = []
+    for number, row in enumerate(values):
+        tracks = [] if row is None else [3]
+        shares = [(0.9, 0.1)] * len(tracks)
+        video.append(
+            frame("a.mp4", number, number * step, tracks, shares, columns, [row] if row else [])
+        )
+    return video
+
+
+class Written(NamedTuple):
+    """The rows of the table of people, and of the table of intervals."""
+
+    people: list[dict[str, object]]
+    intervals: list[dict[str, object]]
+
+
+def tables_of(
+    video: Sequence[Faces],
+    tmp_path: Path,
+    sources: Sequence[Path] = CLIP,
+    columns: tuple[str, ...] = (),
+    **options: object,
+) -> Written:
+    people = tmp_path / "people.parquet"
+    intervals = tmp_path / "intervals.parquet"
+    outputs = Outputs(tmp_path / "faces.csv", people, intervals, **options)  # type: ignore[arg-type]
+    write_tables(video, sources, outputs, LABELS, columns)
+    return Written(pq.read_table(people).to_pylist(), pq.read_table(intervals).to_pylist())
+
+
+def spans(intervals: list[dict[str, object]], label: str = "") -> list[tuple[object, ...]]:
+    return [
+        (row["track"], row["label"], pytest.approx(row["start"]), pytest.approx(row["end"]))
+        for row in intervals
+        if not label or row["label"] == label
+    ]
 
 
 def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
     times = [0.0, 0.1, 0.2, 1.2, 1.3, 1.4]  # one frame is shown for a second
-    words = {0: "nnhnhh", 3: ".hh.hh"}
-    first, second = table([frames("a.mp4", times, words)], tmp_path)
+    (first, second), _ = tables_of(frames("a.mp4", times, {0: "nnhnhh", 3: ".hh.hh"}), tmp_path)
     assert first["path"] == "a.mp4"
     assert first["track"] == 0
     assert first["frames"] == 6
@@ -87,79 +126,73 @@ def test_shares_of_time_and_the_longest_run(tmp_path: Path) -> None:
 def test_videos_photos_and_ends(tmp_path: Path) -> None:
     photo = found_faces([PhotoInfo("p.jpg")], np.zeros(1, np.int64), scheme=SCHEME)
     broken = no_faces([PhotoInfo("a.mp4", "damaged")], SCHEME)
-    rows = table(
-        [
-            frames("a.mp4", [0.0, 0.5], {0: "hh"}),
-            [broken, photo],
-            frames("b.mp4", [0.0], {0: "n"}),
-            [photo],
-        ],
-        tmp_path,
-    )
+    parts = [
+        [*frames("a.mp4", [0.0, 0.5], {0: "hh"}), broken],
+        [photo],
+        frames("b.mp4", [0.0], {0: "n"}),
+        [photo],
+        frames("c.mp4", [0.0], {}),
+    ]
+    for index, part in enumerate(parts):
+        for row, faces in enumerate(part):
+            part[row] = replace(faces, infos=(replace(faces.infos[0], index=index),))
+    sources = [*map(Path, ("a.mp4", "p.jpg", "b.mp4", "p.jpg", "c.mp4"))]
+    rows, _ = tables_of([*chain.from_iterable(parts)], tmp_path, sources)
     assert [(row["path"], row["frames"], row["time_happiness"]) for row in rows] == [
         ("a.mp4", 2, 1),
         ("b.mp4", 1, 0),
     ]
     assert rows[0]["longest_run_seconds"] == 1.0
-    assert table([[photo], frames("c.mp4", [0.0], {})], tmp_path) == []
+
+
+EXPECTED = [
+    (0, 0.0, 0.2, "neutral"),
+    (0, 0.2, 1.2, "happiness"),
+    (0, 1.2, 1.3, "neutral"),
+    (0, 1.3, 1.5, "happiness"),
+    (3, 0.1, 1.2, "happiness"),
+    (3, 1.3, 1.4, "happiness"),
+]
 
 
 def test_intervals_come_back_from_csv_and_textgrid(tmp_path: Path) -> None:
-    people = People()
-    for faces in frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."}):
-        people.add(faces)
-    intervals = people.episodes()
-    expected = [
-        (0, 0.0, 0.2, "neutral"),
-        (0, 0.2, 1.2, "happiness"),
-        (0, 1.2, 1.3, "neutral"),
-        (0, 1.3, 1.5, "happiness"),
-        (3, 0.1, 1.2, "happiness"),
-        (3, 1.3, 1.4, "happiness"),
-    ]
-    assert [(i.track, i.start, round(i.end, 6), i.label) for i in intervals] == expected
-    assert [i.confidence for i in intervals] == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
+    video = frames("a.mp4", [0.0, 0.1, 0.2, 1.2, 1.3, 1.4], {0: "nnhnhh", 3: ".hh.h."})
     for name in ("i.csv", "i.TextGrid"):
-        write_intervals(tmp_path / name, people, {"a.mp4": 0.0}, overwrite=True)
+        write_tables(video, CLIP, Outputs(tmp_path / "t.csv", intervals=tmp_path / name))
     table = pandas.read_csv(tmp_path / "i.csv")
     assert [*table.columns] == ["path", "track", "start", "end", "label", "confidence"]
-    assert table["confidence"].tolist() == pytest.approx([i.confidence for i in intervals])
-    assert [
-        *table[["track", "start", "end", "label"]].itertuples(index=False, name=None)
-    ] == expected
+    assert table["confidence"].tolist() == pytest.approx([0.7, 0.62, 0.7, 0.645, 0.615, 0.64])
+    rows = table[["track", "start", "end", "label"]].itertuples(index=False, name=None)
+    assert [*rows] == EXPECTED
     grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=True)
     assert grid.tierNames == ("track 0", "track 3")
     entries = [(name, *entry) for name in grid.tierNames for entry in grid.getTier(name).entries]
     gaps = [(3, 0.0, 0.1, ""), (3, 1.2, 1.3, ""), (3, 1.4, 1.5, "")]
-    assert entries == [(f"track {track}", *rest) for track, *rest in sorted([*expected, *gaps])]
+    assert entries == [(f"track {track}", *rest) for track, *rest in sorted([*EXPECTED, *gaps])]
 
 
-@pytest.mark.parametrize("name", ["i.TextGrid", "i.csv"])
-def test_times_in_other_programs_count_from_the_start_of_the_file(
-    name: str, tmp_path: Path
-) -> None:
-    people = People()
-    for faces in frames("a.ts", [50_000.5, 50_000.6, 50_000.7], {0: "nnh"}):
-        people.add(faces)
-    write_intervals(tmp_path / name, people, {"a.ts": 50_000.0}, overwrite=True)
-    if name.endswith("csv"):
-        table = pandas.read_csv(tmp_path / name)
-        assert table["start"].tolist() == pytest.approx([0.5, 0.7])
-        assert table["end"].tolist() == pytest.approx([0.7, 0.8])
-        return
-    grid = textgrid.openTextgrid(str(tmp_path / name), includeEmptyIntervals=True)
-    assert grid.maxTimestamp == pytest.approx(0.8)
+def test_times_in_other_programs_count_from_the_start_of_the_file(tmp_path: Path) -> None:
+    """As other programs play it: a recording of a broadcast starts at any time."""
+    clip = write_numbered(tmp_path / "a.ts", [n / 10 for n in range(600, 603)])
+    video = frames(str(clip), [60.5, 60.6, 60.7], {0: "nnh"})
+    for name in ("i.csv", "i.TextGrid"):
+        write_tables(video, [clip], Outputs(tmp_path / "t.csv", intervals=tmp_path / name))
+    table = pandas.read_csv(tmp_path / "i.csv")
+    start = table["start"][0]
+    assert 0 < start < 1
+    assert table["start"].tolist() == pytest.approx([start, start + 0.2])
+    assert table["end"].tolist() == pytest.approx([start + 0.2, start + 0.3])
+    grid = textgrid.openTextgrid(str(tmp_path / "i.TextGrid"), includeEmptyIntervals=True)
+    assert grid.maxTimestamp == pytest.approx(start + 0.3)
     entries = grid.getTier("track 0").entries
     assert [label for *_, label in entries] == ["", "neutral", "happiness"]
-    assert entries[1][:2] == pytest.approx((0.5, 0.7))
+    assert entries[1][:2] == pytest.approx((start, start + 0.2))
 
 
 def test_a_clip_without_a_face_is_an_empty_tier_of_its_length(tmp_path: Path) -> None:
-    people = People()
-    for faces in frames("a.mp4", [number / 10 for number in range(50)], {}):
-        people.add(faces)
-    people.end()
-    write_intervals(tmp_path / "none.TextGrid", people, {"a.mp4": 0.0}, overwrite=True)
+    video = frames("a.mp4", [number / 10 for number in range(50)], {})
+    outputs = Outputs(tmp_path / "t.csv", intervals=tmp_path / "none.TextGrid")
+    write_tables(video, CLIP, outputs)
     grid = textgrid.openTextgrid(str(tmp_path / "none.TextGrid"), includeEmptyIntervals=True)
     assert grid.maxTimestamp == pytest.approx(5.0)
     (tier,) = grid.tiers
@@ -167,13 +200,10 @@ def test_a_clip_without_a_face_is_an_empty_tier_of_its_length(tmp_path: Path) ->
 
 
 def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
-    people = People(min_confidence=0.65)  # happiness reaches it from frame 5 on
-    for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
-        people.add(faces)
-    intervals = [(i.track, round(i.start, 6), round(i.end, 6), i.label) for i in people.episodes()]
-    assert intervals == [(0, 0.0, 0.3, "neutral"), (0, 0.5, 1.0, "happiness")]
-    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
-    first, low = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    # happiness reaches the least confidence from frame 5 on
+    video = frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."})
+    (first, low), intervals = tables_of(video, tmp_path, min_confidence=0.65)
+    assert spans(intervals) == [(0, "neutral", 0.0, 0.3), (0, "happiness", 0.5, 1.0)]
     assert first["frames"] == 10
     assert first["last_seen"] == 0.9
     assert first["time_happiness"] == pytest.approx(5 / 8)
@@ -184,37 +214,21 @@ def test_frames_of_low_confidence_have_no_expression(tmp_path: Path) -> None:
     assert low["time_neutral"] is None
 
 
-def moving(values: list[float | None], threshold: float | None) -> People:
-    """A person whose smoothed smile has these values in frames of 0.1 seconds; None:
-    the person is away.
-    """
-    people = People(outputs=OUTPUTS, threshold=threshold)
-    scheme = Scheme(("neutral",), OUTPUTS)
-    for number, value in enumerate(values):
-        seconds = number / 10
-        if value is None:
-            people.add(frame("a.mp4", number, seconds, [], [], scheme))
-        else:
-            people.add(frame("a.mp4", number, seconds, [3], [[0.9]], scheme, [[value, 90 * value]]))
-    return people
-
-
-def test_movements_above_a_threshold_have_intervals_and_means() -> None:
-    values = [0.2, 0.6, 0.8, 0.2, 0.9, None, 0.7]
-    intervals = [
-        (run.label, round(run.start, 3), round(run.end, 3), round(run.confidence, 3))
-        for run in moving(values, 0.5).episodes()
-        if run.label != "neutral"
-    ]
-    assert intervals == [
-        ("move_smile", 0.1, 0.3, 0.7),
-        ("move_smile", 0.4, 0.5, 0.9),
-        ("move_smile", 0.6, 0.7, 0.7),
-    ]
-    assert {run.label for run in moving(values, None).episodes()} == {"neutral"}
-    text = format_textgrid(moving(values, 0.5).episodes(), 0.7)
-    assert 'name = "track 3"' in text
-    assert 'name = "track 3 move_smile"' in text
+def test_movements_above_the_threshold_have_intervals(tmp_path: Path) -> None:
+    values = [0.2, 0.6, 0.8, 0.5, 0.9, None, 0.7]
+    columns = (SMILE, "yaw")
+    video = output_frames([v and (v, 90 * v) for v in values], columns)
+    _, intervals = tables_of(video, tmp_path, columns=columns, threshold=0.5)
+    assert spans(intervals, SMILE) == [(3, SMILE, *t) for t in ((0.1, 0.3), (0.4, 0.5), (0.6, 0.7))]
+    means = [row["confidence"] for row in intervals if row["label"] == SMILE]
+    assert means == pytest.approx([0.7, 0.9, 0.7])
+    grid = tmp_path / "i.TextGrid"
+    outputs = Outputs(tmp_path / "t.csv", intervals=grid, threshold=0.5)
+    write_tables(video, CLIP, outputs, LABELS, columns)
+    names = textgrid.openTextgrid(str(grid), includeEmptyIntervals=True).tierNames
+    assert names == ("track 3", f"track 3 {SMILE}")
+    _, intervals = tables_of(video, tmp_path, columns=columns)
+    assert {row["label"] for row in intervals} == {"neutral"}
 
 
 @pytest.mark.parametrize(
@@ -222,140 +236,86 @@ def test_movements_above_a_threshold_have_intervals_and_means() -> None:
     [
         ((), {"time_neutral", "longest_run", "mean_move_smile", "mean_yaw"}, {"neutral", SMILE}),
         (("expression",), {"time_neutral", "longest_run"}, {"neutral"}),
-        (("movements",), {"mean_move_smile"}, {SMILE}),
         (("pose", "movements"), {"mean_move_smile", "mean_yaw"}, {SMILE}),
     ],
 )
 def test_tables_of_people_have_the_chosen_heads(
     heads: tuple[str, ...], columns: set[str], intervals: set[str], tmp_path: Path
 ) -> None:
-    outputs = Outputs(
-        tmp_path / "faces.parquet",
-        people=tmp_path / "people.parquet",
-        intervals=tmp_path / "intervals.parquet",
-        heads=heads,
-        threshold=0.5,
-    )
-    outputs.write_people(moving([0.6, 0.7], 0.5), ["neutral"])
-    known = set(pq.read_schema(tmp_path / "people.parquet").names)
-    assert known - {"path", "track", "first_seen", "last_seen", "frames"} == (
-        columns | ({"longest_run_seconds"} & known)
-    )
-    labels = pq.read_table(tmp_path / "intervals.parquet")["label"].to_pylist()
-    assert set(labels) == intervals
+    known = (SMILE, "yaw")
+    video = output_frames([(0.6, 54), (0.7, 63)], known)
+    threshold = None if heads == ("expression",) else 0.5
+    (person,), rows = tables_of(video, tmp_path, columns=known, heads=heads, threshold=threshold)
+    about_time = {"longest_run_seconds", "time_happiness"} if "longest_run" in columns else set()
+    base = {"path", "track", "first_seen", "last_seen", "frames"}
+    assert person.keys() - base == columns | about_time
+    assert {row["label"] for row in rows} == intervals
 
 
 @pytest.mark.parametrize(
-    ("heads", "threshold"), [(["expression"], 0.5), (["movements"], None), (["pose"], 0.5)]
+    ("heads", "threshold"), [(("expression",), 0.5), (("movements",), None), (("pose",), 0.5)]
 )
 def test_intervals_of_heads_that_are_left_out_are_an_error(
-    heads: list[str], threshold: float | None
+    heads: tuple[str, ...], threshold: float | None, tmp_path: Path
 ) -> None:
-    outputs = Outputs(
-        Path("a.csv"), intervals=Path("b.csv"), heads=tuple(heads), threshold=threshold
-    )
+    known = (SMILE, "yaw")
     with pytest.raises(FerVitError, match="outputs"):
-        check_intervals(outputs, ["expression", "pose", "movements"], "m")
+        tables_of([], tmp_path, columns=known, heads=heads, threshold=threshold)
 
 
 def test_means_of_outputs_are_over_time(tmp_path: Path) -> None:
-    moving([0.2, 0.6, 0.7], None).write(tmp_path / "people.parquet", LABELS, overwrite=True)
-    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
+    columns = (SMILE, "yaw")
+    video = output_frames([(v, 90 * v) for v in (0.2, 0.6, 0.7)], columns)
+    (row,), _ = tables_of(video, tmp_path, columns=columns)
     assert row["mean_move_smile"] == pytest.approx(0.5)
     turns = [cmath.rect(1, math.radians(90 * value)) for value in (0.2, 0.6, 0.7)]
     assert row["mean_yaw"] == pytest.approx(math.degrees(cmath.phase(sum(turns))))
 
 
-@pytest.mark.parametrize("turn", [0.0, 90.0, 180.0, -170.0])
-def test_the_mean_of_a_roll_is_a_direction(tmp_path: Path, turn: float) -> None:
-    """Upside down, 179 and -177 degrees have the mean -179, not 1."""
-    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["roll"]))
-    people = People(outputs=scheme.outputs)
-    for number, roll in enumerate([-1.0, 3.0, -1.0, 3.0]):
-        turned = (roll + turn + 180) % 360 - 180
-        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[turned]]))
-    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
-    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
-    assert row["mean_roll"] == pytest.approx((1 + turn + 180) % 360 - 180)
+@pytest.mark.parametrize(("rolls", "mean"), [((179, -177), -179), ((-1, 3), 1), ((-90, 90), None)])
+def test_the_mean_of_a_roll_is_a_direction(
+    rolls: tuple[float, float], mean: float | None, tmp_path: Path
+) -> None:
+    """Opposite directions have none."""
+    video = output_frames([(roll,) for roll in rolls], ("roll",))
+    (row,), _ = tables_of(video, tmp_path, columns=("roll",))
+    assert row["mean_roll"] == (mean if mean is None else pytest.approx(mean))
 
 
-def test_an_unknown_movement_ends_its_interval() -> None:
-    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["move_smile"]))
-    people = People(outputs=scheme.outputs, threshold=0.5)
-    for number, value in enumerate([0.8, np.nan, np.nan, 0.9, 0.9]):
-        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[value]]))
-    spans = []
-    for run in people.episodes():
-        if run.label == "move_smile":
-            spans.append((run.start, run.end))
-    assert spans == [(0.0, 0.1), (pytest.approx(0.3), pytest.approx(0.5))]
-
-
-def test_people_of_a_table_are_the_people_of_its_faces(tmp_path: Path) -> None:
-    scheme = Scheme(tuple(LABELS), OUTPUTS)
-    video = [
-        frame("a.mp4", 0, 0.0, [0, 4], [[0.6, 0.4], [0.2, 0.8]], scheme, [[0.1, 3], [0.7, -4]]),
-        frame("a.mp4", 1, 0.1, [], [], scheme),
-        frame("a.mp4", 2, 0.4, [4], [[0.55, 0.45]], scheme, [[0.8, np.nan]]),
-        no_faces([PhotoInfo("a.mp4", "damaged")], scheme),
-    ]
-    by_faces = People(outputs=OUTPUTS, threshold=0.5)
-    by_rows = People(outputs=OUTPUTS, threshold=0.5)
-    fields = face_fields(LABELS, OUTPUTS, videos=True)
-    for faces in video:
-        by_faces.add(faces)
-        by_rows.add_rows(faces.rows(fields))
-    assert by_faces.episodes() == by_rows.episodes()
-    assert by_faces.spans == by_rows.spans
-    written = []
-    for people in (by_faces, by_rows):
-        people.write(tmp_path / "people.csv", LABELS, overwrite=True)
-        written.append((tmp_path / "people.csv").read_text())
-    assert written[0] == written[1]
-    assert written[0].count("a.mp4") == 2
-
-
-def test_a_table_and_its_faces_have_the_same_expressions_above_the_least_confidence() -> None:
-    fields = face_fields(LABELS, videos=True)
-    by_faces = People(min_confidence=0.65)
-    by_rows = People()
-    for faces in frames("a.mp4", [n / 10 for n in range(10)], {0: "nnnhhhhhhh", 1: "hhhhh....."}):
-        by_faces.add(faces)
-        by_rows.add_rows(faces.rows(fields, min_confidence=0.65))
-    intervals = [(run.track, run.label, run.start, run.end) for run in by_rows.episodes()]
-    assert intervals == [(0, "neutral", 0.0, pytest.approx(0.3)), (0, "happiness", 0.5, 1.0)]
-    assert by_faces.episodes() == by_rows.episodes()
+def test_an_unknown_movement_ends_its_interval(tmp_path: Path) -> None:
+    video = output_frames([(value,) for value in (0.8, np.nan, np.nan, 0.9, 0.9)], (SMILE,))
+    _, intervals = tables_of(video, tmp_path, columns=(SMILE,), threshold=0.5)
+    assert spans(intervals, SMILE) == [(3, SMILE, 0.0, 0.1), (3, SMILE, 0.3, 0.5)]
 
 
 def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> None:
-    people = People(outputs=HeadOutputs.among(["move_jawOpen", *MEANS["smile"], "yaw"]))
-    for frame, share in enumerate((1 / 3, 2 / 3, 1 / 7)):
-        face = {"path": "a.mp4", "frame": frame, "seconds": frame / 3, "face": 0, "track": 1}
-        cells = {"label_smoothed": "anger", "smoothed_anger": 1 - share, "smoothed_neutral": share}
-        cells |= {"smoothed_move_jawOpen": share, "smoothed_yaw": 100 * share}
-        cells |= {"smoothed_move_mouthSmileLeft": share}
-        cells |= {"smoothed_move_mouthSmileRight": 1 - share}
-        people.add_rows([face | cells])
-    people.write(tmp_path / "people.csv", ["anger", "neutral"], overwrite=True)
-    (row,) = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
+    columns = ("move_jawOpen", *MEANS["smile"], "yaw")
+    shares = (1 / 3, 2 / 3, 1 / 7)
+    values = [(share, share, 1 - share, 100 * share) for share in shares]
+    people = tmp_path / "people.csv"
+    video = output_frames(values, HeadOutputs.among(columns).columns, step=1 / 3)
+    write_tables(video, CLIP, Outputs(tmp_path / "t.csv", people), LABELS, columns)
+    (row,) = csv.DictReader(people.read_text().splitlines())
     assert re.fullmatch(r"0\.\d{1,4}", row["mean_move_jawOpen"])
     assert float(row["mean_smile"]) == pytest.approx(0.5, abs=1e-4)
     assert re.fullmatch(r"\d+\.\d", row["mean_yaw"])
 
 
-def test_the_label_of_a_table_holds_where_rounded_probabilities_are_equal() -> None:
-    people = People()
-    row = {"path": "a.mp4", "frame": 0, "seconds": 0.0, "face": 0, "track": 0}
-    cells = {"label_smoothed": "happiness", "smoothed_neutral": 0.5, "smoothed_happiness": 0.5}
-    people.add_rows([row | cells])
-    assert [run.label for run in people.episodes()] == ["happiness"]
-
-
-def test_opposite_angles_have_an_empty_mean(tmp_path: Path) -> None:
-    scheme = Scheme(tuple(LABELS), HeadOutputs.among(["roll"]))
-    people = People(outputs=scheme.outputs)
-    for number, roll in enumerate([-90.0, 90.0]):
-        people.add(frame("a.mp4", number, number / 10, [0], [[0.9, 0.1]], scheme, [[roll]]))
-    people.write(tmp_path / "people.parquet", LABELS, overwrite=True)
-    (row,) = pq.read_table(tmp_path / "people.parquet").to_pylist()
-    assert row["mean_roll"] is None
+def test_people_of_a_folder_of_tables_are_those_of_one_table(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Of a folder they are read from its tables, in which a person may be away."""
+    actor = Actor(7, lambda t: None if 0.2 < t < 0.5 else (160, 90, 100))
+    times = [number / 10 for number in range(8)]
+    images = [image for image, _ in scene([actor], times, (320, 180))]
+    clip = write_video(tmp_path / "a.mp4", images, times)
+    written = []
+    for name in ("faces.parquet", "faces"):
+        people = tmp_path / f"people of {name}.csv"
+        intervals = tmp_path / f"intervals of {name}.csv"
+        further = ("--summary", people, "--intervals", intervals, "--min_confidence=0.14")
+        words = (clip, "--workers=0", "--checkpoint", checkpoint, *further)
+        run("predict", *words, "--output", tmp_path / name)
+        written.append((people.read_text(), intervals.read_text()))
+    assert written[0] == written[1]
+    assert written[0][0].count("a.mp4") >= 1
