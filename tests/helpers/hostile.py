@@ -161,7 +161,7 @@ def many_scans(side: int, scans: int) -> bytes:
     return data[:-2] + data[last:-2] * (scans - data.count(b"\xff\xda")) + data[-2:]
 
 
-SIDE = 20_000
+SIDE = 14_300  # 204 megapixels
 BOMBS: dict[str, Callable[[], bytes]] = {
     "png": partial(png_bomb, SIDE),
     "jpeg": partial(jpeg_bomb, 65_500),

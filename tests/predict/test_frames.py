@@ -18,8 +18,8 @@ from av.stream import Disposition
 from PIL import Image as Pil
 
 from fer_vit.face.image import UNREADABLE_VIDEO, ImageError, encode_jpeg, encode_png
-from fer_vit.predict import frames as video, hdr
-from fer_vit.predict.frames import check_frame, read_frames
+from fer_vit.predict import frames as video
+from fer_vit.predict.frames import read_frames
 from fer_vit.predict.inputs import is_video
 from tests.helpers.marks import slow
 from tests.helpers.videos import (
@@ -159,11 +159,15 @@ def test_pixels_become_square_before_they_are_turned(
     assert np.abs(frame.image.astype(int) - expected).mean() < 5
 
 
-@pytest.mark.parametrize("scale", [(1.0, 1.0), (2.0, 1.9)], ids=str)
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+@pytest.mark.parametrize(
+    ("degrees", "mirrored", "scale"),
+    [
+        *((degrees, mirrored, (1.0, 1.0)) for degrees in (0, 90, 180, 270) for mirrored in (0, 1)),
+        (90, 1, (2.0, 1.9)),
+    ],
+)
 def test_all_display_matrices(
-    degrees: int, mirrored: bool, scale: tuple[float, float], tmp_path: Path
+    degrees: int, mirrored: int, scale: tuple[float, float], tmp_path: Path
 ) -> None:
     cos = round(np.cos(np.deg2rad(degrees)))
     sin = round(np.sin(np.deg2rad(degrees)))
@@ -219,11 +223,11 @@ def test_frames_of_many_bytes_are_not_decoded(
     assert "yuv444p10le" in end
 
 
-def test_the_size_of_a_frame_is_limited() -> None:
-    check_frame((7680, 4320), None)
-    for size in ((6001, 6000), (36_000_001, 1)):
-        with pytest.raises(ImageError, match="36 megapixels"):
-            check_frame(size, None)
+def test_a_frame_of_8k_is_read(tmp_path: Path) -> None:
+    picture = encode_jpeg(np.zeros((4320, 7680, 3), np.uint8))
+    (tmp_path / "a.mkv").write_bytes(matroska([0], [picture], (7680, 4320), 40))
+    (frame,) = read_frames(tmp_path / "a.mkv")
+    assert frame.image.shape == (4320, 7680, 3)
 
 
 def test_all_pixels_are_counted_where_the_size_changes(tmp_path: Path) -> None:
@@ -349,8 +353,7 @@ def read_times(path: Path, times: list[int]) -> list[float]:
     return [seconds for *_, seconds in frames]
 
 
-@pytest.mark.parametrize("first", [10, 20, 40])
-@pytest.mark.parametrize("back", [6, 10, 40])
+@pytest.mark.parametrize(("first", "back"), [(10, 6), (20, 10), (20, 40), (40, 40)])
 def test_times_that_fall_continue(first: int, back: int, tmp_path: Path) -> None:
     """Also by less than a second, as where short clips were joined or a clock was set back."""
     start = max(0, first - back)
@@ -409,10 +412,10 @@ def test_a_video_without_frames_has_its_own_reason(clip: Path, tmp_path: Path) -
         stream.width = 160
         stream.height = 120
         file.start_encoding()
-    assert read(path) == ([], video.NO_FRAME)
+    assert read(path) == ([], "no frame in the video")
     _, reason = read(clip, start=1e6)
     last = read(clip)[0][-1]
-    assert reason == f"{video.NO_FRAME_CHOSEN} (the last frame is at {last[2]:.2f} s)"
+    assert re.search(rf"no frame between start and end .*\b{last[2]:.2f} s", reason)
 
 
 def test_the_default_stream_is_read(tmp_path: Path) -> None:
@@ -434,11 +437,20 @@ def test_the_default_stream_is_read(tmp_path: Path) -> None:
         assert [shown for shown, *_ in read(path)[0]] == [default or 0]
 
 
-@pytest.mark.parametrize("transfer", [hdr.PQ, hdr.HLG])
+PQ = 16  # transfer characteristics of HDR (ITU-T H.273)
+HLG = 18
+BT2020_TO_BT709 = [
+    [1.6605, -0.5876, -0.0728],
+    [-0.1246, 1.1329, -0.0083],
+    [-0.0182, -0.1006, 1.1187],
+]
+
+
+@pytest.mark.parametrize("transfer", [PQ, HLG])
 def test_hdr_frames_look_as_in_sdr(transfer: int, tmp_path: Path) -> None:
-    wide = np.linalg.inv(hdr.BT2020_TO_BT709.astype(float))
+    wide = np.linalg.inv(np.array(BT2020_TO_BT709))
     nits = 203 * (numbered(5) / 255.0) ** 2.4 @ wide.T  # (H, W, 3)
-    if transfer == hdr.PQ:
+    if transfer == PQ:
         power = (nits / 10_000) ** 0.1593017578125
         code = ((0.8359375 + 18.8515625 * power) / (1 + 18.6875 * power)) ** 78.84375
     else:
@@ -470,7 +482,7 @@ def test_hdr_frames_look_as_in_sdr(transfer: int, tmp_path: Path) -> None:
     assert np.median(read_back.image[bright]) > 190
 
 
-@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("bits", [8, 12, 16])
 def test_the_bits_that_frames_use_become_eight(bits: int, tmp_path: Path) -> None:
     """As for images: cameras of 12 bits write 16, of which the highest four are 0."""
     path = tmp_path / "deep.mkv"
@@ -522,7 +534,7 @@ def test_concealed_frames_are_counted(clip: Path, tmp_path: Path) -> None:
     with av.open(str(path)) as file:
         marked = sum(frame.is_corrupt for frame in file.decode(video=0))
     assert marked
-    assert read(path)[1] == f"damaged: {marked} {video.WRONG_PICTURES}"
+    assert read(path)[1] == f"damaged: {marked} frames may show wrong pictures"
     assert read(path, end=UNEVEN[-2])[1].startswith("damaged: ")
 
 
@@ -533,7 +545,7 @@ def test_random_damage_gives_frames_or_an_error(name: str, tmp_path: Path) -> No
     path = tmp_path / f"odd{Path(name).suffix}"
     rng = np.random.default_rng(0)
     ends = set()
-    for _ in range(100):
+    for _ in range(40):
         odd = bytearray(data[: rng.choice([len(data), rng.integers(len(data))])])
         for place in rng.integers(0, len(data), rng.integers(30)):
             odd[place : place + 1] = rng.bytes(1)
@@ -587,7 +599,7 @@ def concatenation(path: Path) -> None:
         (lambda path: None, os.strerror(errno.ENOENT)),
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: os.mkfifo(path), "not a regular file"),
-        (only_sound, video.NO_VIDEO),
+        (only_sound, "no video in the file"),
         (without_frames, UNREADABLE_VIDEO),
         (playlist, UNREADABLE_VIDEO),
         (concatenation, UNREADABLE_VIDEO),
