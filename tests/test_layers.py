@@ -187,7 +187,6 @@ NOT_YET = {
     "predict/test_photos.py",
     "predict/test_recognizer.py",
     "predict/test_results.py",
-    "predict/test_tables.py",
     "report/test_draw.py",
     "report/test_face_figures.py",
     "report/test_figures.py",

@@ -24,6 +24,18 @@ CHANGES = ("mkdir", "fsync", "replace", "rename", "rmdir", "unlink")
 Writer = Callable[[Path, int], None]
 
 
+def leave_remains(path: Path) -> Path:
+    """What a process leaves beside a path that is killed while it writes there; its folder."""
+    before = {*path.parent.iterdir()}
+    child = os.fork()
+    if not child:
+        with atomic_write(path):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (remains,) = {*path.parent.iterdir()} - before
+    return remains
+
+
 def a_file(path: Path, version: int) -> None:
     with atomic_write(path) as part:
         part.write_text(str(version) * 1000)

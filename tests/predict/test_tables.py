@@ -1,9 +1,10 @@
-"""A folder of tables: the chunks, and the check of the tables that exist."""
+"""A folder of tables: its chunks, and the check of the tables that exist."""
 
 import csv
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,47 +12,49 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image as Pil
 
-from fer_vit import files
-from fer_vit.errors import FerVitError
+from fer_vit.faces import PhotoInfo, no_faces
 from fer_vit.predict.outputs import Outputs
-from fer_vit.predict.people import People
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import load
-from fer_vit.predict.table_folder import Checked, check_written_tables, plan_tables
 from fer_vit.predict.tables import predict_table
-from fer_vit.report.table import TableWriter
-from fer_vit.tables.table_reader import find_tables
-from tests.helpers.commands import main
+from tests.helpers.commands import fails, run
+from tests.helpers.faces import make_faces, tiny_recognizer, write_tables
+from tests.helpers.killed import leave_remains
 from tests.helpers.models import small_model
 
-FACTS = {"model": "abc", "detector": "yunet"}
-NAMES = [Path(f"photos/{number}.jpg") for number in range(7)]
-ONCE = [("0", 0), ("0", 1), ("1", None), ("2", 0)]
+FIRST = "part-00000-of-00002.parquet"
 
 
-def write(table: Path, rows: list[tuple[str, int | None]]) -> None:
-    with TableWriter(table, {"path": str, "face": int, "status": str}, facts=FACTS) as writer:
-        for name, face in rows:
-            status = "no face" if face is None else "ok"
-            writer.write([{"path": f"photos/{name}.jpg", "face": face, "status": status}])
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Four files, of which the second one is no photo, and the last two have odd names."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in (b"0.png", b"2.png", b"\xff.png", "line\nbreak, ü.png".encode()):
+        Pil.new("RGB", (20, 20)).save(folder / os.fsdecode(name))
+    (folder / "1.png").write_text("text")
+    return folder
 
 
-def check(plan: dict[Path, list[Path]], facts: dict[str, str] = FACTS) -> dict[Path, Checked]:
-    return check_written_tables(plan, facts, already_checked=())
+@pytest.fixture
+def words(photos: Path, checkpoint: Path, tmp_path: Path) -> list[object]:
+    """The words of a command that writes two tables of three files each."""
+    crops = ["--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
+    return ["predict", photos, *crops, "--part_size=3", f"--output={tmp_path / 'out'}"]
 
 
-def test_images_by_table(tmp_path: Path) -> None:
-    clip = Path("photos/3b.mp4")
-    plan = plan_tables(tmp_path, [*NAMES[:4], clip, *NAMES[4:]], 3)
-    assert [path.name for path in plan] == [
-        f"part-0000{number}-of-00004.parquet" for number in range(4)
-    ]
-    assert [*plan.values()] == [NAMES[:3], NAMES[3:4], [clip], NAMES[4:]]
-    assert check(plan) == {}
-    assert find_tables(tmp_path) == ([], 0)
-    for table in [*plan][2:0:-1]:
-        write(table, [])
-    assert find_tables(tmp_path) == ([*plan][1:3], 2)
+def test_images_by_table(tmp_path: Path, words: list[object], photos: Path) -> None:
+    """A video has its own table, and names that are no Unicode are those of the files."""
+    (photos / "1b.mp4").write_text("no video")
+    run(*words)
+    tables = sorted((tmp_path / "out").iterdir())
+    names = [f"part-0000{number}-of-00003.parquet" for number in range(3)]
+    assert [path.name for path in tables] == names
+    paths = [pq.read_table(path)["path"].to_pylist() for path in tables]
+    assert [Path(path).name for path in paths[0]] == ["0.png", "1.png"]
+    assert [Path(path).name for path in paths[1]] == ["1b.mp4"]
+    assert len({*paths[2]}) == 3
+    run(*words)  # the names are found again
 
 
 def test_each_rank_predicts_its_own_tables(
@@ -59,17 +62,15 @@ def test_each_rank_predicts_its_own_tables(
 ) -> None:
     out = tmp_path / "out"
     crops = ["--face=crop", "--detector=none", "--workers=0", f"--checkpoint={checkpoint}"]
-    words = ["predict", str(drawn / "faces/val"), f"--output={out}", "--part_size=4", *crops]
+    out.mkdir()
     # the remains of a table that is not written again
-    killed = out / ".part-00000-of-00009.parquet.0123abcd.part"
-    killed.mkdir(parents=True)
-    (killed / files.OWN_MARK).touch()
+    killed = leave_remains(out / "part-00000-of-00009.parquet")
     monkeypatch.setenv("WORLD_SIZE", "3")
     by_rank = []
     for rank in range(3):
         before = {*out.iterdir()}
         monkeypatch.setenv("RANK", str(rank))
-        main(words)
+        run("predict", drawn / "faces/val", f"--output={out}", "--part_size=4", *crops)
         by_rank.append(sorted({*out.iterdir()} - before))
     assert not killed.exists()
     tables = sorted(out.iterdir())
@@ -98,101 +99,63 @@ def test_a_photo_without_a_face_has_a_row_beside_columns_of_features(tmp_path: P
     assert faces.table(features=True)["feature_31"] == [None]
 
 
-def test_tables_and_names_that_are_no_unicode(tmp_path: Path) -> None:
-    odd = [Path(os.fsdecode(b"photos/\xff.jpg")), Path("photos/line\nbreak, ü.jpg")]
-    first, second = plan = plan_tables(tmp_path, [*NAMES[:3], *odd], 3)
-    write(first, ONCE)
-    assert check(plan) == {first: ({"ok": 2, "no face": 1}, 3, {})}
-    write(second, [(path.stem, 0) for path in odd])
-    assert check(plan)[second] == ({"ok": 2}, 2, {})
+def change(path: Path, order: list[int], **facts: str) -> None:
+    """Writes a table again with its rows in another order, and other facts."""
+    table = pq.read_table(path)
+    known = dict(pq.ParquetFile(path).metadata.metadata)
+    known |= {f"fer_vit.{name}".encode(): value.encode() for name, value in facts.items()}
+    known.pop(b"ARROW:schema", None)
+    pq.write_table(table.take(order).replace_schema_metadata(known), path)
 
 
-@pytest.mark.parametrize(
-    ("rows", "facts", "message"),
-    [
-        (
-            ONCE[:3],
-            {},
-            r"\b3 .*photos/0\.jpg .*part-00000-",
-        ),
-        ([*ONCE, ("2", 0)], {}, "each once"),
-        ([*ONCE[2:], *ONCE[:2]], {}, "in order"),
-        (ONCE[1:], {}, "each once"),
-        ([*ONCE[:2], ONCE[2], *ONCE[2:]], {}, "each once"),
-        (
-            [*ONCE, ("3", 0)],
-            {},
-            "each once",
-        ),
-        (
-            ONCE,
-            {"model": "xyz"},
-            "part-00000-of-00001.parquet .*model abc \\(now xyz\\)",
-        ),
-        (ONCE, {"every": "3"}, r"every None \(now 3\)"),
-        (
-            ONCE,
-            {"detector": "builtin", "model": "xyz"},
-            r"model abc \(now xyz\), detector yunet \(now builtin\)\. ",
-        ),
-    ],
-)
-def test_tables_of_other_predictions_are_refused(
-    rows: list[tuple[str, int | None]], facts: dict[str, str], message: str, tmp_path: Path
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 2], [1, 2, 0], [1, 0, 2]])
+def test_tables_of_other_images_are_refused(
+    order: list[int], words: list[object], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    (table,) = plan = plan_tables(tmp_path, NAMES[:3], 3)
-    write(table, rows)
-    with pytest.raises(FerVitError, match=message):
-        check(plan, FACTS | facts)
+    run(*words)
+    change(tmp_path / "out" / FIRST, [0, 1, 2])
+    run(*words)  # nothing was changed
+    change(tmp_path / "out" / FIRST, order)
+    line = fails(capsys, *words)
+    assert "each once and in order" in line
+    assert FIRST in line
 
 
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        (
-            "thesis.txt",
-            Path.touch,
-            r"part-00000-of-00003\.parquet .*part-00002-of-.* thesis\.txt",
-        ),
-        (
-            "part-00000-of-00004.parquet",
-            Path.touch,
-            "got part-00000-of-00004.parquet",
-        ),
-        (
-            "part-00000-of-00003.parquet",
-            Path.touch,
-            "part-00000-of-00003.parquet",
-        ),
-        (
-            "part-00000-of-00003.parquet",
-            lambda path: pq.write_table(pa.table({"a": [1]}), path),
-            "cannot be read",
-        ),
+        ("thesis.txt", Path.touch, f"{FIRST} to part-00001-of-00002.parquet"),
+        ("part-00000-of-00004.parquet", Path.touch, "part-00000-of-00004.parquet"),
+        (FIRST, Path.touch, FIRST),
+        (FIRST, lambda path: pq.write_table(pa.table({"a": [1]}), path), "cannot be read"),
     ],
 )
 def test_other_and_damaged_files_among_tables_are_refused(
-    name: str, write: Callable[[Path], object], message: str, tmp_path: Path
+    name: str,
+    write: Callable[[Path], Any],
+    message: str,
+    words: list[object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    write(tmp_path / name)
-    with pytest.raises(FerVitError, match=message):
-        check(plan_tables(tmp_path, NAMES, 3))
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out" / name)
+    line = fails(capsys, *words)
+    assert message in line
+    assert name in line
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 
-@pytest.mark.parametrize("requested", [False, True])
-def test_frames_are_counted_for_people_only_on_request(
-    requested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory of a long video would grow by each person and interval."""
-    counted = []
-    monkeypatch.setattr(People, "add", lambda people, faces: counted.append(faces))
-    photo = tmp_path / "empty.png"
-    Pil.new("RGB", (60, 60)).save(photo)
-    outputs = Outputs(tmp_path / "faces.csv")
-    if requested:
-        outputs = outputs._replace(people=tmp_path / "people.csv")
-    model = load(small_model(regions=("mouth",)))
-    options = PhotoOptions(workers=0)
-    predict_table(model, model.recognize([photo], options), [photo], options, outputs)
-    assert len(counted) == requested
+def test_photos_and_people_of_a_table_are_counted_once(tmp_path: Path) -> None:
+    """A table of people is written on request."""
+    video = [
+        make_faces(("a", "b"), [[0.6, 0.4]], frame=n, seconds=n / 10, track=[1], smoothed=True)
+        for n in range(3)
+    ]
+    status = no_faces([PhotoInfo("a.mp4", "damaged")], video[0].scheme)
+    for people in (None, tmp_path / "people.csv"):
+        outputs = Outputs(tmp_path / "faces.csv", people)
+        write_tables([*video, status], [Path("a.mp4")], outputs, ("a", "b"))
+        assert len((tmp_path / "faces.csv").read_text().splitlines()) == 5
+    assert len((tmp_path / "people.csv").read_text().splitlines()) == 2
+    assert tiny_recognizer(("a", "b")).labels == ["a", "b"]
