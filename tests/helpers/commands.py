@@ -15,7 +15,6 @@ from jsonargparse import capture_parser
 from fer_vit import cli
 from fer_vit.store.config_files import shipped_configs
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.fit_options import TrainCLI
 from fer_vit.train.task import FERTask
 from tests.helpers.models import ROUNDING
 
@@ -92,7 +91,7 @@ def build_fit(*args: str) -> tuple[FERTask, FaceDataModule]:
 @cache
 def fit_parser() -> Any:
     """The parser of `fit`, which takes long to build."""
-    return capture_parser(lambda: TrainCLI("fit", [], "default", None))
+    return capture_parser(lambda: cli.main(["fit", "--data.manifest=faces.parquet"]))
 
 
 def fails(capsys: pytest.CaptureFixture, *args: object) -> str:

@@ -4,23 +4,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from jsonargparse import capture_parser
-from lightning.pytorch.cli import LightningCLI
+import yaml
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError, ModelError
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.custom import import_task, init_arguments, load_custom
-from fer_vit.train.fit_options import TrainCLI
+from fer_vit.train.custom import load_custom
 from fer_vit.train.module import DEFAULT_NETWORK
-from fer_vit.train.pretraining import MaskedPretraining
-from tests.helpers.commands import CROPS, TINY, fails, read, run
+from tests.helpers.commands import CROPS, TINY, exit_code, fails, read, run
 
 MODULE = """
 from dataclasses import dataclass
@@ -227,10 +223,13 @@ def test_the_network_of_a_class_predicts(
     train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     best = train("WideHeadTask", "--model.hidden=24")
-    task = import_task("my_tasks.WideHeadTask")(**init_arguments(load_checkpoint(best)))
-    task.load_state_dict(load_checkpoint(best)["state_dict"])
+    net = load_custom(best, "my_tasks.WideHeadTask")
+    weights = load_checkpoint(best)["state_dict"]
+    assert all(
+        torch.equal(value, weights[f"net.{name}"]) for name, value in net.state_dict().items()
+    )
     photos = sorted((drawn / "faces").rglob("*.png"))[:3]
-    expected = load(task.net, "cpu").predict(photos, face="crop", detector="none")
+    expected = load(net, "cpu").predict(photos, face="crop", detector="none")
 
     words = ["--checkpoint", best, "--model", "my_tasks.WideHeadTask"]
     run("predict", *photos, *CROPS, *words, "--output", tmp_path / "faces.csv")
@@ -341,20 +340,20 @@ def test_without_the_class_a_line_names_it(focal: Path, caplog: pytest.LogCaptur
         ("fer_vit.train.module.RegionViTModule", "RegionViTModule"),
     ],
 )
-def test_import_task_refuses_what_is_no_task(module: str, name: str, reason: str) -> None:
+def test_what_is_no_task_is_refused(module: str, name: str, reason: str) -> None:
     with pytest.raises(FerVitError, match=reason):
-        import_task(name)
+        load_custom("none.ckpt", name)
 
 
-def test_import_task_names_the_error_of_a_module(
+def test_the_error_of_a_module_is_named(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_broken.py").write_text("1 / 0\n")
     with pytest.raises(FerVitError, match=r"my_broken.*ZeroDivisionError"):
-        import_task("my_broken.Task")
+        load_custom("none.ckpt", "my_broken.Task")
     (tmp_path / "my_syntax.py").write_text("class Task(:\n")
     with pytest.raises(FerVitError, match=r"my_syntax.*SyntaxError"):
-        import_task("my_syntax.Task")
+        load_custom("none.ckpt", "my_syntax.Task")
 
 
 @pytest.mark.parametrize(
@@ -378,7 +377,7 @@ def test_a_missing_module_is_no_mistake_of_a_module(
     for imported in ("my_pack", "my_pack.needs", "my_pack.similar"):
         monkeypatch.delitem(sys.modules, imported, raising=False)
     with pytest.raises(FerVitError) as caught:
-        import_task(name)
+        load_custom("none.ckpt", name)
     assert ("PYTHONPATH" in str(caught.value)) == missing
 
 
@@ -409,26 +408,30 @@ def test_fit_refuses_classes_and_configs_that_do_not_fit(
     ],
 )
 def test_the_options_of_the_network_are_listed_with_the_defaults_of_a_class(
-    name: str, size: int, regions: tuple[str, ...], module: str
+    name: str,
+    size: int,
+    regions: tuple[str, ...],
+    module: str,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    parser = capture_parser(lambda: TrainCLI("fit", [], "default", None, import_task(name)))
-    defaults = parser.get_defaults().model.network
-    assert defaults.img_size == size
-    assert defaults.regions == regions
-    options = {action.dest for action in parser._actions}
-    assert {f"model.network.{field.name}" for field in fields(RegionViTConfig)} <= options
+    network = printed_network(capsys, f"--model={name}")
+    assert network["img_size"] == size
+    assert network["regions"] == [*regions]
+    assert {field.name for field in fields(RegionViTConfig)} <= network.keys()
+
+
+def printed_network(capsys: pytest.CaptureFixture, *options: str) -> dict[str, object]:
+    """The settings of the network that `fit` prints."""
+    assert exit_code("fit", "--data.manifest=faces.parquet", *options, "--print_config") == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    return config["model"]["network"]
 
 
 def test_the_network_of_a_class_may_have_further_settings(
-    module: str, monkeypatch: pytest.MonkeyPatch
+    module: str, capsys: pytest.CaptureFixture
 ) -> None:
-    def build(cli: TrainCLI) -> None:
-        cli.trainer = SimpleNamespace(strategy=SimpleNamespace(checkpoint_io=None))
-
-    monkeypatch.setattr(LightningCLI, "instantiate_classes", build)
-    words = ["--data.manifest=faces.parquet", "--model.network.regions=[nose]"]
-    cli = TrainCLI("fit", words, "default", None, import_task(f"{module}.WiderNetwork"))
-    assert cli.config.model.network.width == 3
+    options = ("--model.network.regions=[nose]", f"--model={module}.WiderNetwork")
+    assert printed_network(capsys, *options)["width"] == 3
 
 
 def test_load_custom_refuses_checkpoints_of_other_classes(
@@ -464,17 +467,16 @@ def test_a_checkpoint_never_names_what_is_imported(focal: Path, tmp_path: Path) 
     assert "my_trap" not in sys.modules
 
 
-def test_load_custom_reads_no_other_model(
-    module: str, drawn: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hyper = {"labels": ["a"], "init": "ferplus-fairface", "teachers": ["a.ckpt"], "_name": "x"}
-    arguments = init_arguments({"hyper_parameters": hyper})
-    assert arguments == {"labels": ["a"], "init": None, "teachers": None}
+def test_load_custom_reads_no_other_model(focal: Path, tmp_path: Path) -> None:
+    content = torch.load(focal, weights_only=True)
+    content["hyper_parameters"] |= {"init": "none", "teachers": ["none.ckpt"], "_name": "x"}
+    torch.save(content, tmp_path / "focal.ckpt")
+    net = load_custom(tmp_path / "focal.ckpt", "my_tasks.FocalTask")
+    assert net.settings.labels == content["hyper_parameters"]["labels"]
 
 
 def test_pretraining_of_a_class(train: Train, drawn: Path, tmp_path: Path) -> None:
     best = train("Pretraining")
     assert load_checkpoint(best)["task_class"] == "my_tasks.Pretraining"
-    assert issubclass(import_task("my_tasks.Pretraining"), MaskedPretraining)
     with pytest.raises(ModelError, match="no expressions"):
         load_custom(best, "my_tasks.Pretraining")

@@ -110,8 +110,8 @@ def test_balanced_sampling_draws_every_class_equally_often(tmp_path: Path) -> No
 def test_the_last_batch_of_several_processes_is_left_out_unless_it_is_the_only_one(
     rows: int, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.train.datamodule._processes", lambda: 2)
-    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda value=value: value)
     data = build(made(tmp_path, "x", [Row(IMAGE, "a", "train", "x")] * rows), 4)
     assert [len(batch.path) for batch in data.train_dataloader()] == sizes
 
@@ -193,7 +193,7 @@ def test_a_split_without_rows_or_labels(tmp_path: Path) -> None:
 def test_workers_by_cores(
     cores: int, devices: int, workers: int, drawn: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fer_vit.train.datamodule.cores", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores), raising=False)
     data = FaceDataModule(drawn / "faces.parquet", spec=CropSpec(8))
     data.trainer = SimpleNamespace(num_devices=devices)  # type: ignore[assignment]
     assert data.val_dataloader().num_workers == workers

@@ -5,7 +5,9 @@ written and refused.
 import csv
 import json
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +18,14 @@ from PIL import Image as Pil
 from fer_vit.data.dataset import Batch, FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, write_manifest
-from fer_vit.errors import FerVitError
 from fer_vit.geometry import rotation
 from fer_vit.heads import HEADS, HeadOutputs
 from fer_vit.predict.recognizer import load
 from fer_vit.sources import drawn, movements
 from fer_vit.stats.output_measures import measure
 from fer_vit.store.model_folder import load_network
-from fer_vit.train.fit import train
 from fer_vit.train.task import FERTask
-from tests.helpers.commands import TINY, fit
+from tests.helpers.commands import TINY, fit, main
 from tests.helpers.marks import slow
 
 
@@ -68,10 +68,10 @@ def write(folder: Path, reading: Reading, heads: Sequence[str], label: bool = Tr
 def refusal(manifest: Path, folder: Path, *more: str) -> str:
     """The error of a `fit` that stops at its start."""
     logger = f"--trainer.logger.init_args.save_dir={folder}"
-    with pytest.raises(FerVitError) as error:
-        train(["fit", f"--data.manifest={manifest}", logger, *TINY, *more])
+    with pytest.raises(SystemExit), redirect_stderr(StringIO()) as printed:
+        main(["fit", f"--data.manifest={manifest}", logger, *TINY, *more])
     assert not [*folder.rglob("*.ckpt")]
-    return str(error.value)
+    return printed.getvalue()
 
 
 def validate(checkpoint: Path, manifest: Path, folder: Path) -> Path:
@@ -81,7 +81,7 @@ def validate(checkpoint: Path, manifest: Path, folder: Path) -> Path:
     )
     words = ["validate", f"--ckpt_path={checkpoint}", f"--data.manifest={manifest}"]
     words += [f"--trainer.logger={logger}", "--trainer.limit_val_batches=1.0"]
-    train(words)
+    main(words)
     return max((folder / "v").iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 

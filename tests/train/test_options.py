@@ -1,20 +1,24 @@
 """Settings of a run: from the command line, configs, a checkpoint, and defaults."""
 
+import re
 import shlex
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import SimpleNamespace
 
+import lightning as L
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
+from fer_vit.model.attention import has_bf16
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.train.fit import next_command, train
 from fer_vit.train.pretraining import MaskedPretraining
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fails, main
@@ -28,15 +32,17 @@ def build(drawn: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
 
     def build_run(*words: object) -> SimpleNamespace:
         built = []
-        monkeypatch.setattr(
-            "fer_vit.train.fit.run_trainer",
-            lambda verb, trainer, model, **options: built.append((verb, trainer, model, options)),
-        )
+
+        @wraps(L.Trainer.fit)  # the command line has options of its arguments
+        def fit(trainer: L.Trainer, model: L.LightningModule, **options: object) -> None:
+            built.append((trainer, model, options))
+
+        monkeypatch.setattr(L.Trainer, "fit", fit)
         tiny = [*TINY[5:], "--trainer.max_epochs=2"]  # a checkpoint of one epoch can go on
         main(["fit", *tiny, f"--data.manifest={drawn / 'faces.parquet'}", *map(str, words)])
-        ((verb, trainer, model, options),) = built
+        ((trainer, model, options),) = built
         return SimpleNamespace(
-            verb=verb, trainer=trainer, model=model, data=options.pop("datamodule"), options=options
+            trainer=trainer, model=model, data=options.pop("datamodule"), options=options
         )
 
     return build_run
@@ -134,7 +140,7 @@ def test_settings_in_a_checkpoint_are_checked_like_words(
 
 
 def test_bf16_is_emulated_nowhere(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fer_vit.train.fit_options.has_bf16", lambda accelerator: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert build(*TINY[:5], "--trainer.precision=bf16-mixed").trainer.precision == "32-true"
 
 
@@ -155,16 +161,23 @@ def test_runs_without_logger_and_without_checkpoints(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["fit", *TINY, f"--data.manifest={drawn / 'faces.parquet'}", "--trainer.logger=false"]
-    assert train(words).endswith("best.ckpt")
+    main(words)
+    assert len([*tmp_path.rglob("best.ckpt")]) == 1
     assert [path.name for path in tmp_path.glob("*.yaml")] == []
     monkeypatch.chdir(tmp_path.parent)
     place = f"--trainer.logger.init_args.save_dir={tmp_path / 'logs'}"
-    assert train([*words[:-1], place, "--trainer.enable_checkpointing=false"]) == ""
+    main([*words[:-1], place, "--trainer.enable_checkpointing=false"])
     assert not [*(tmp_path / "logs").rglob("*.ckpt")]
     printed = capsys.readouterr()
     assert "error" not in printed.err
     # no best checkpoint was wanted
     assert "No best checkpoint" not in printed.out
+    (line,) = [line for line in printed.out.splitlines() if line.startswith("Next: ")]
+    (checkpoint,) = tmp_path.rglob("best.ckpt")
+    assert shlex.split(line)[1:] == [
+        *("fer-vit", "evaluate", str(drawn / "faces.parquet")),
+        *("--checkpoint", str(checkpoint)),
+    ]
 
 
 def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line() -> None:
@@ -183,19 +196,6 @@ def test_a_backbone_that_is_no_plain_vision_transformer_is_one_line() -> None:
 def test_a_backbone_that_does_not_fit_names_the_remedy(name: str, remedy: str) -> None:
     with pytest.raises(FerVitError, match=remedy):
         build_model(RegionViTConfig(backbone=name, tokens="patch", depth=1), "abc")
-
-
-@pytest.mark.parametrize("task", ["pretraining", "classification"])
-def test_the_next_command_fits_the_task(task: str, drawn: Path) -> None:
-    data = SimpleNamespace(manifest=str(drawn / "a b.parquet"))
-    task_class = MaskedPretraining if task == "pretraining" else FERTask
-    cli = SimpleNamespace(task=task, task_class=task_class, config=SimpleNamespace(data=data))
-    line = next_command(cli, "run 1/best.ckpt")
-    words = shlex.split(line.removeprefix("Next: fer-vit "))
-    if task == "pretraining":
-        assert words[:5] == ["fit", "--config", "finetune", "--model.init", "run 1/best.ckpt"]
-    else:
-        assert words == ["evaluate", str(drawn / "a b.parquet"), "--checkpoint", "run 1/best.ckpt"]
 
 
 def test_a_network_without_regions_is_refused(
@@ -219,6 +219,119 @@ def test_a_config_with_an_empty_group_is_named(
     assert str(config) in line
 
 
-def test_an_abbreviated_option_is_refused() -> None:
-    with pytest.raises(FerVitError, match=r"--trainer\.max_epoch=1\. Did you mean"):
-        train(["fit", "--data.manifest=x.parquet", "--trainer.max_epoch=1"])
+def test_an_abbreviated_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = fails(capsys, "fit", "--data.manifest=x.parquet", "--trainer.max_epoch=1")
+    assert "--trainer.max_epoch=1. Did you mean" in line
+
+
+# What a face costs, and how a run ends when something outside of it fails
+
+
+D = 32  # width of the network
+N = 16  # its patches
+R = 2 * 4  # its region tokens
+PATCH = 3 * 8 * 8 * D  # embeds one token
+
+
+def block(tokens: int) -> int:
+    """Multiply-adds of a ViT block by hand: qkv 3, projection 1, feed-forward 8 times D^2;
+    scores and sums T^2 D.
+    """
+    return 12 * tokens * D * D + 2 * tokens * tokens * D
+
+
+def ranking(tokens: int) -> int:
+    """Multiply-adds by which hard attention ranks patches: a query,
+    and every token's key and score.
+    """
+    return D * D + tokens * D * D + tokens * D
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["pool=additive"], (N + R) * PATCH + 2 * block(1 + N + R) + 25 * (D * D + D)),
+        (["tokens=region", "attention=additive"], R * PATCH + 2 * block(1 + R)),
+        (
+            ["depth=3", "keep_rate=[1.0,0.5,0.5]"],
+            (N + R) * PATCH + sum(map(block, (25, 17, 13))) + ranking(25) + ranking(17),
+        ),
+    ],
+)
+def test_multiply_adds_of_a_face_by_the_formula(
+    options: list[str], expected: int, build: Build, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["regions=[nose,mouth]", "region_grid=2", *options]
+    net = build(*TINY[:5], *(f"--model.network.{word}" for word in words)).model.net
+    assert all(block.attn.fused_attn for block in net.vit.blocks)
+    assert net.training
+    number = (expected + 8 * D) / 1e3
+    parameters = sum(value.numel() for value in net.parameters()) / 1e3
+    line = f"{parameters:.3g} k parameters, .* {number:.3g} k multiply-adds a face"
+    assert re.search(line, capsys.readouterr().out)
+
+
+def run_that_raises(error: BaseException, last: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets `fit` raise an error; returns the list of the processes that are killed then."""
+    killed: list[int] = []
+
+    @wraps(L.Trainer.fit)
+    def fit(trainer: L.Trainer, model: L.LightningModule, **options: object) -> None:
+        trainer.checkpoint_callbacks[0].dirpath = str(last.parent)
+        last.touch()
+        processes = [SimpleNamespace(kill=lambda: killed.append(1))]
+        trainer.strategy._launcher = SimpleNamespace(procs=processes)
+        raise error
+
+    monkeypatch.setattr(L.Trainer, "fit", fit)
+    return killed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dist.DistBackendError("NCCL communicator was aborted"),
+        RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1"),
+    ],
+)
+def test_a_lost_process_is_one_line_with_the_command_that_resumes(
+    error: Exception,
+    drawn: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    last = tmp_path / "last.ckpt"
+    killed = run_that_raises(error, last, monkeypatch)
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    line = fails(capsys, "fit", *words, f"--trainer.logger.init_args.save_dir={tmp_path}")
+    assert f"`--ckpt_path {last}`" in line
+    assert killed == [1]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "gpu", "has"),
+    [
+        (
+            {"avx512_f": True, "avx512_bf16": False, "amx_bf16": False},
+            None,
+            (False, False),
+        ),  # would be emulated
+        ({"avx512_bf16": False, "amx_tile": True, "amx_bf16": True}, None, (True, True)),
+        ({"neon": True, "bf16": True}, False, (False, True)),
+        ({}, True, (True, False)),
+    ],
+)
+def test_bf16_is_used_where_the_hardware_has_instructions(
+    capabilities: dict[str, bool],
+    gpu: bool | None,
+    has: tuple[bool, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: gpu or including_emulation
+    )
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert (has_bf16("auto"), has_bf16("cpu")) == has

@@ -18,12 +18,11 @@ from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.model.config import RegionViTConfig
-from fer_vit.model.region_vit import RegionViT, build_model
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
 from fer_vit.store.model_folder import load_network
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.pretraining import MaskedPretraining, encode_hidden, hide, pixel_loss
+from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import TINY, fails, fit, main
 
 CONFIG = RegionViTConfig(
@@ -57,19 +56,29 @@ MODELS = {
 BOXES = torch.tensor([[8.0, 8.0, 24.0, 24.0], [3.3, 1.2, 17.9, 15.8]])
 
 
-def build(**change: object) -> RegionViT:
+def build(mask_ratio: float = 0.6, **change: object) -> MaskedPretraining:
     torch.manual_seed(0)
-    return build_model(replace(CONFIG, **change), [])
+    task = MaskedPretraining(replace(CONFIG, **change), mask_ratio=mask_ratio)
+    torch.nn.init.normal_(task.mask_token)
+    return task
 
 
-def faces(number: int = 3, side: int = 32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images, boxes, which regions are present, and the noise that hides patches."""
+def faces(number: int = 3, side: int = 32) -> tuple[Batch, Tensor]:
+    """Faces, one without its second region, and the noise that hides patches."""
     torch.manual_seed(1)
     valid = torch.ones(number, 2, dtype=torch.bool)
     valid[-1, 1] = False
-    boxes = BOXES.repeat(number, 1, 1).masked_fill(~valid[..., None], 0)
-    patches = math.ceil(side / 8) ** 2
-    return torch.rand(number, 3, side, side), boxes, valid, torch.rand(number, patches)
+    batch = Batch(
+        image=torch.rand(number, 3, side, side),
+        boxes=BOXES.repeat(number, 1, 1).masked_fill(~valid[..., None], 0),
+        valid=valid,
+        target=None,
+        row=torch.arange(number),
+        path=[""] * number,
+        to_crop=torch.eye(3)[:2].expand(number, 2, 3),
+        targets={},
+    )
+    return batch, torch.rand(number, math.ceil(side / 8) ** 2)
 
 
 def covered(seen: Tensor, image: Tensor) -> Tensor:
@@ -77,50 +86,41 @@ def covered(seen: Tensor, image: Tensor) -> Tensor:
     return (seen != image).any(1, keepdim=True)
 
 
-def encode(net: RegionViT, image: Tensor, noise: Tensor, token: Tensor) -> Tensor:
-    _, boxes, valid, _ = faces(len(image))
-    return encode_hidden(net, boxes, valid, hide(net, image, boxes, valid, noise, 0.6), token)
-
-
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_hidden_reaches_the_encoder(name: str, training: bool) -> None:
-    net = build(**MODELS[name]).train(training)
-    image, boxes, valid, noise = faces(side=net.config.img_size)
-    pixels = covered(hide(net, image, boxes, valid, noise, 0.6).seen, image)
-    token = torch.rand(net.vit.embed_dim)
-    before = encode(net, image, noise, token)
-    assert torch.equal(
-        encode(net, torch.where(pixels, torch.rand(image.shape) * 9 - 4, image), noise, token),
-        before,
-    )
-    assert not torch.equal(
-        encode(net, torch.where(pixels, image, 1 - image**2), noise, token), before
-    )
+    task = build(**MODELS[name]).train(training)
+    batch, noise = faces(side=task.net.config.img_size)
+    image = batch.image
+    before, hidden = task.predict_hidden(batch, noise)
+    pixels = covered(hidden.seen, image)
+    others = torch.where(pixels, torch.rand(image.shape) * 9 - 4, image)
+    same, _ = task.predict_hidden(batch._replace(image=others), noise)
+    assert torch.equal(same, before)
+    visible = torch.where(pixels, image, 1 - image**2)
+    changed, _ = task.predict_hidden(batch._replace(image=visible), noise)
+    assert not torch.equal(changed, before)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_hidden_tokens_keep_their_positions_and_nothing_else(name: str) -> None:
-    net = build(**MODELS[name]).eval()
-    image, boxes, valid, noise = faces(2, net.config.img_size)
-    hidden = hide(net, image, boxes, valid, noise, 0.6)
-    hidden = hidden._replace(tokens=torch.ones_like(hidden.tokens))
-    token = torch.rand(net.vit.embed_dim)
-    out = encode_hidden(net, boxes, valid, hidden, token)
-    without_hidden = encode_hidden(
-        net, boxes, valid, hidden._replace(seen=torch.rand(image.shape)), token
-    )
-    assert torch.equal(out, without_hidden)
-    assert not torch.allclose(out[:, 0], out[:, -1])
-    assert not torch.allclose(out, encode_hidden(net, boxes, valid, hidden, -token))
+def test_hidden_tokens_are_one_token_at_their_positions(name: str) -> None:
+    task = build(mask_ratio=0.95, **MODELS[name]).eval()
+    batch, noise = faces(2, task.net.config.img_size)
+    preds, hidden = task.predict_hidden(batch, noise)
+    first, *_, last = preds[0, hidden.tokens[0]]
+    assert not torch.allclose(first, last)
+    with torch.no_grad():
+        task.mask_token.neg_()
+    assert not torch.allclose(task.predict_hidden(batch, noise)[0], preds)
 
 
 @pytest.mark.parametrize(("ratio", "number"), [(0.6, 10), (0.05, 1), (0.95, 15)])
 def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(
     ratio: float, number: int
 ) -> None:
-    image, boxes, valid, noise = faces()
-    hidden = hide(build(), image, boxes, valid, noise, ratio)
+    batch, noise = faces()
+    image = batch.image
+    _, hidden = build(ratio).predict_hidden(batch, noise)
     expected = image.clone()
     for face in range(3):
         chosen = np.argsort(noise[face].numpy())[:number]
@@ -135,9 +135,11 @@ def test_the_patches_with_the_least_noise_get_the_mean_of_the_others(
 
 
 def test_patches_of_a_symmetric_grid_are_hidden_and_predicted_around_their_centres() -> None:
-    net = build(**MODELS["symmetric grid"])
-    image, boxes, valid, noise = faces(side=33)
-    hidden = hide(net, image, boxes, valid, noise, 0.6)
+    task = build(**MODELS["symmetric grid"])
+    net = task.net
+    batch, noise = faces(side=33)
+    image = batch.image
+    _, hidden = task.predict_hidden(batch, noise)
     assert hidden.tokens[:, :25].sum(1).tolist() == [15] * 3
     gone = covered(hidden.seen, image)[:, 0].numpy()  # (3, 33, 33)
     centres = net.centres[net.layout.patches].numpy()  # (25, 2), as the model places them
@@ -160,8 +162,11 @@ def test_patches_of_a_symmetric_grid_are_hidden_and_predicted_around_their_centr
 
 
 def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:
-    net = build(tokens="region")
-    boxes = BOXES[:1].repeat(1, 2, 1)  # the four patches in the middle: 5, 6, 9, 10
+    batch, _ = faces(1)
+    # the four patches in the middle: 5, 6, 9, 10
+    batch = batch._replace(
+        boxes=BOXES[:1].repeat(1, 2, 1), valid=torch.ones(1, 2, dtype=torch.bool)
+    )
     for first, expected in (
         ((5,), False),
         ((5, 6), False),
@@ -170,14 +175,7 @@ def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:
     ):
         noise = torch.ones(1, 16)
         noise[0, list(first)] = 0
-        hidden = hide(
-            net,
-            torch.rand(1, 3, 32, 32),
-            boxes,
-            torch.ones(1, 2, dtype=torch.bool),
-            noise,
-            len(first) / 16,
-        )
+        _, hidden = build(len(first) / 16, tokens="region").predict_hidden(batch, noise)
         assert hidden.tokens.tolist() == [[expected] * 2]
         # The 16 x 16 pixels of the box become 8 x 8.
         assert hidden.weights.sum() == len({5, 6, 9, 10} & set(first)) * 16 * 3 * 2
@@ -187,13 +185,20 @@ def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:
     "name", ["both", "grid", "grey", "patch", "conv, regions of the stem alone"]
 )
 def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
-    net = build(**MODELS[name])
-    image, boxes, valid, noise = faces()
+    task = build(**MODELS[name])
+    net = task.net
+    batch, _ = faces()
     boxes = torch.tensor([[8.0, 4.0, 24.0, 20.0], [0.0, 12.0, 16.0, 28.0]]).repeat(3, 1, 1)
     if net.config.region_grid == 2:
         boxes[:] = torch.tensor([0.0, 0.0, 32.0, 32.0])  # two pixels become one: a mean of four
-    hidden = hide(net, image, boxes, valid, noise, 0.6)
-    preds = torch.rand(hidden.target.shape)
+    batch = batch._replace(boxes=boxes)
+    task.log = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    torch.manual_seed(2)
+    loss = task.training_step(batch, 0)
+    torch.manual_seed(2)
+    preds, hidden = task.predict_hidden(batch, torch.rand(3, 16))
+    preds = preds.detach()
+    image = batch.image
     pixels = image.double().numpy()
     seen = ~covered(hidden.seen, image)[:, 0].numpy()
     if net.config.in_chans == 1:  # luma, which the network reads
@@ -218,11 +223,11 @@ def test_targets_and_loss_by_a_loop_in_float64(name: str) -> None:
                 off = (
                     seen[face][row : row + 16, column : column + 16].reshape(8, 2, 8, 2).any((1, 3))
                 )
-                if valid[face, region]:
+                if batch.valid[face, region]:
                     total, count = add_errors(total, count, part, ~off, preds[face, token])
                 token += 1
     assert hidden.weights.sum() == count
-    assert pixel_loss(preds, hidden).item() == pytest.approx(total / count, rel=1e-4)
+    assert loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 def add_errors(
@@ -238,12 +243,12 @@ def add_errors(
 
 def test_patches_at_the_edges_may_be_cut_off() -> None:
     name = "conv, regions of the stem alone"
-    image, boxes, valid, noise = faces()
-    whole = hide(build(**MODELS[name]), image, boxes, valid, noise, 0.6).seen
-    seen = hide(
-        build(**MODELS[name], img_size=29), image[..., :29, :29], boxes, valid, noise, 0.6
-    ).seen
-    assert torch.equal(covered(seen, image[..., :29, :29]), covered(whole, image)[..., :29, :29])
+    batch, noise = faces()
+    _, whole = build(**MODELS[name]).predict_hidden(batch, noise)
+    small = batch._replace(image=batch.image[..., :29, :29])
+    _, cut = build(**MODELS[name], img_size=29).predict_hidden(small, noise)
+    expected = covered(whole.seen, batch.image)[..., :29, :29]
+    assert torch.equal(covered(cut.seen, small.image), expected)
 
 
 PRETRAIN = ["--task=pretraining", "--model.network.stem=conv", "--trainer.limit_val_batches=1"]

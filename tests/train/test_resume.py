@@ -19,7 +19,7 @@ from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest
 from fer_vit.sources.drawn import read
 from fer_vit.store.checkpoint import load_checkpoint
-from fer_vit.train.checkpoints import LastCheckpoint, plausible_score
+from fer_vit.train.checkpoints import LastCheckpoint
 from fer_vit.train.task import FERTask
 from tests.helpers import commands
 from tests.helpers.commands import TINY, newest
@@ -166,22 +166,6 @@ def test_a_worse_epoch_after_resuming_is_not_the_best(
     assert best.exists()
 
 
-@pytest.mark.parametrize(
-    "score", [1e9, -1.0, math.nan, math.inf, 10**400, "0.5x", None, [1.0, 0.5]]
-)
-def test_plausible_score_is_none_for_what_no_accuracy_can_be(score: object) -> None:
-    assert plausible_score(score, "val/accuracy") is None
-
-
-@pytest.mark.parametrize("score", [0.0, 0.5, 1.0])
-def test_plausible_score_is_that_of_the_checkpoint(score: float) -> None:
-    assert plausible_score(torch.tensor(score), "val/accuracy") == torch.tensor(score)
-
-
-def test_plausible_score_of_a_loss_has_no_upper_bound() -> None:
-    assert plausible_score(7.5, "val/loss") == torch.tensor(7.5)
-
-
 def resume_untrusted(whole: Path, faces: Path, folder: Path, score: float, beside: bytes) -> Path:
     """Resumes a checkpoint that names another file as the best, and a score for it.
 
@@ -269,6 +253,32 @@ def test_the_best_checkpoint_of_a_resumed_run_is_a_file_beside_it(
         assert resumed["best_model_path"] == ""
         assert resumed["best_model_score"] is None
         assert not copy.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("monitor", "score", "taken"),
+    [
+        ("val/accuracy", torch.tensor(0.5), True),
+        ("val/accuracy", 0, True),
+        ("val/loss", 7.5, True),
+        *(("val/accuracy", score, False) for score in (1e9, -1.0, 10**400, "0.5x", [1.0, 0.5])),
+        ("val/loss", math.nan, False),
+        ("val/loss", None, False),
+    ],
+)
+def test_a_best_score_that_the_measure_cannot_have_is_not_resumed(
+    monitor: str, score: object, taken: bool, tmp_path: Path
+) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "best.ckpt").write_bytes(b"weights")
+    trainer = Mock(ckpt_path=str(given / "given.ckpt"), is_global_zero=True)
+    best = ModelCheckpoint(dirpath=tmp_path / "new", filename="best", monitor=monitor)
+    trainer.checkpoint_callbacks = [best]
+    resumed = {"best_model_path": "x/best.ckpt", "best_model_score": score}
+    LastCheckpoint().on_load_checkpoint(trainer, Mock(), {"callbacks": {best.state_key: resumed}})
+    assert (resumed["best_model_score"] is not None) == taken
+    assert (tmp_path / "new" / "best.ckpt").exists() == taken
 
 
 @pytest.mark.parametrize("place", ["precious", "local://precious", "new/../precious"])

@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import lightning as L
 import numpy as np
@@ -21,7 +20,6 @@ from sklearn.metrics import (
     balanced_accuracy_score,
     confusion_matrix,
     f1_score,
-    recall_score,
 )
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -29,10 +27,9 @@ from torch.utils.data import DataLoader
 from fer_vit.data.dataset import Batch
 from fer_vit.data.schema import write_manifest
 from fer_vit.errors import FerVitError
-from fer_vit.exporting.calibration import fit_temperature
 from fer_vit.face.crop import DEFAULT_REGIONS, CropSpec
 from fer_vit.geometry import TEMPLATE
-from fer_vit.heads import NO_OUTPUTS, HeadOutputs
+from fer_vit.heads import HEADS
 from fer_vit.labels import EXPRESSIONS
 from fer_vit.losses import head_loss
 from fer_vit.model.config import RegionViTConfig
@@ -40,15 +37,15 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.model_settings import ModelSettings
 from fer_vit.sources import drawn as drawn_source
+from fer_vit.stats.output_measures import MEASURES, measure
 from fer_vit.store.model_folder import load_network, save_network
 from fer_vit.train.datamodule import FaceDataModule
-from fer_vit.train.metrics import class_recall, expression_metrics
 from fer_vit.train.module import RegionViTModule
-from fer_vit.train.task import DEFAULT_NETWORK as USUAL, FERTask, expression_loss
-from fer_vit.train.teachers import StartTeacher, Teachers
+from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 from tests.helpers.models import ROUNDING
 
+USUAL = RegionViTConfig(regions=DEFAULT_REGIONS)
 NETWORK = RegionViTConfig(
     img_size=32,
     patch_size=8,
@@ -111,7 +108,8 @@ def test_a_training_step_is_its_parts_in_order(change: dict[str, float]) -> None
         tokens = drop_regions(tokens, net.layout, change["region_dropout"])
         assert not tokens.valid.all()
     logits = net.forward_head(net.encode(tokens))
-    expected = expression_loss(logits, data.target, change.get("label_smoothing", 0))
+    smoothing = change.get("label_smoothing", 0.0)
+    expected = F.cross_entropy(logits, data.target, label_smoothing=smoothing)
     assert torch.allclose(loss, expected)
     assert loss.requires_grad
     assert logged == {"train/loss": (loss.item(), {"prog_bar": True, "sync_dist": True})}
@@ -127,9 +125,9 @@ def test_logits_are_adjusted_in_training_alone(tau: float) -> None:
     log_into(task)
     logits = task.eval().net.logits(data.image, data.boxes, data.valid)
     adjusted = logits + tau * (torch.tensor([600, 30, 1]) / 631).log()
-    assert torch.allclose(task.training_step(data, 0), expression_loss(adjusted, data.target))
+    assert torch.allclose(task.training_step(data, 0), F.cross_entropy(adjusted, data.target))
     task.validation_step(data, 0)
-    assert torch.allclose(task.mean_loss.compute(), expression_loss(logits, data.target))
+    assert torch.allclose(task.mean_loss.compute(), F.cross_entropy(logits, data.target))
 
 
 def test_classes_are_evened_out_once() -> None:
@@ -161,6 +159,13 @@ def test_repeats_do_not_count() -> None:
         assert torch.allclose(again[name], value, atol=ROUNDING, equal_nan=True)
 
 
+def vary_outputs(task: FERTask) -> None:
+    """Random weights of a usual size give other outputs for each face."""
+    for value in task.net.parameters():
+        if value.ndim > 1:
+            torch.nn.init.normal_(value, std=0.3)
+
+
 def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
     """What starts, adds to, and ends the evaluation of a split."""
     names = ("on_validation_start", "validation_step", "on_validation_epoch_end")
@@ -169,41 +174,91 @@ def hooks(task: FERTask, stage: str) -> tuple[Callable[..., None], ...]:
     return tuple(getattr(task, name) for name in names)
 
 
+def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
+    """Its definition, in 15 bins."""
+    confidence = preds.max(1)
+    right = preds.argmax(1) == target
+    error = 0.0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    return error
+
+
 @pytest.mark.parametrize("stage", ["val", "test"])
-def test_metrics_of_a_stage(stage: str) -> None:
+def test_metrics_of_a_stage_are_scikit_learns(stage: str) -> None:
     task = with_trainer(build().eval(), testing=stage == "test", datamodule=None)
+    vary_outputs(task)
     logged = log_into(task)
     start, step, end = hooks(task, stage)
-    large = batch(6)
-    small = batch(2)
-    for data in (large, small):
-        step(data, 0)
-    end()
-    logits = [
-        task.net.logits(data.image, data.boxes, data.valid).detach() for data in (large, small)
-    ]
-    target = torch.cat([large.target, small.target])
-    preds = torch.cat(logits).argmax(1)
-    true = target.argmax(1)
-    assert logged.keys() == {f"{stage}/{name}" for name in ("accuracy", "f1", "ece", "loss", "uar")}
-    # Every image counts once, in any batch.
-    assert logged[f"{stage}/loss"][0] == pytest.approx(
-        expression_loss(torch.cat(logits), target).item(), rel=1e-5
-    )
-    assert logged[f"{stage}/accuracy"] == (
-        pytest.approx((preds == true).float().mean().item()),
-        {"prog_bar": True},
-    )
-    with warnings.catch_warnings(action="ignore"):
-        assert logged[f"{stage}/uar"][0] == pytest.approx(balanced_accuracy_score(true, preds))
-    assert (task.confusion.numpy() == confusion_matrix(true, preds, labels=range(3))).all()
-    start()
-    step(small, 0)
-    end()
-    assert task.confusion.sum() == 2  # and nothing of the epoch before
-    assert logged[f"{stage}/loss"][0] == pytest.approx(
-        expression_loss(logits[1], small.target).item(), rel=1e-5
-    )
+    large = batch(60)
+    small = batch(2)  # without the third class
+    for batches in ([large, small], [small]):  # nothing is left of the first epoch in the second
+        start()
+        for data in batches:
+            step(data, 0)
+        end()
+        with torch.no_grad():
+            logits = torch.cat(
+                [task.net.logits(data.image, data.boxes, data.valid) for data in batches]
+            )
+        target = torch.cat([data.target for data in batches])
+        shares = logits.softmax(1).numpy()
+        preds = shares.argmax(1)
+        true = target.argmax(1).numpy()
+        with warnings.catch_warnings(action="ignore"):
+            uar = balanced_accuracy_score(true, preds)
+        expected = {
+            "accuracy": accuracy_score(true, preds),
+            "f1": f1_score(true, preds, average="macro"),
+            "ece": calibration_error(shares, true),
+            "loss": F.cross_entropy(logits, target).item(),
+            "uar": uar,
+        }
+        assert {name: value for name, (value, _) in logged.items()} == {
+            f"{stage}/{name}": pytest.approx(value, rel=1e-5) for name, value in expected.items()
+        }
+        assert logged[f"{stage}/accuracy"][1] == {"prog_bar": True}
+        assert (task.confusion.numpy() == confusion_matrix(true, preds, labels=range(3))).all()
+    assert len({*true}) < 3
+
+
+@torch.no_grad()
+def test_measures_of_heads_are_those_of_all_known_targets() -> None:
+    outputs = {"movements": ["smileLeft", "smileRight", "jawOpen"], "pose": ["yaw"]}
+    task = with_trainer(build(outputs=outputs).eval(), testing=False, datamodule=None)
+    logged = log_into(task)
+    vary_outputs(task)
+    data = batch(40)
+    movements = torch.rand(40, 3)
+    movements[torch.rand(40, 3) < 0.3] = torch.nan
+    movements[:, 2] = torch.nan
+    targets = {"movements": movements, "pose": 20 * torch.randn(40, 1)}
+    data = data._replace(targets=targets)
+    for _ in range(2):  # nothing is left of the first epoch in the second
+        task.on_validation_start()
+        for part in data.split(7):
+            task.validation_step(part, 0)
+        task.on_validation_epoch_end()
+    raw = task.net(data.image, data.boxes, data.valid)
+    values = {"movements": raw["movements"].sigmoid(), "pose": HEADS["pose"].step * raw["pose"]}
+    for head, preds in values.items():
+        for name in HEADS[head].measures:
+            each = [
+                measure(name, preds[:, k].numpy(), targets[head][:, k].numpy())
+                for k in range(preds.shape[1])
+            ]
+            key = f"val/{head}_{name.lower().replace(' ', '_')}"
+            if np.isfinite(each).any():
+                assert logged[key][0] == pytest.approx(np.nanmean(each), rel=1e-4)
+            else:
+                assert key not in logged
+
+
+@pytest.mark.parametrize("head", [*HEADS])
+def test_every_head_has_measures_that_exist(head: str) -> None:
+    assert set(HEADS[head].measures) <= set(MEASURES)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -349,74 +404,21 @@ def test_a_val_loss_that_is_not_finite_ends_the_run() -> None:
     assert logged == {}
 
 
-def calibration_error(preds: np.ndarray, target: np.ndarray) -> float:
-    """Its definition, in 15 bins."""
-    confidence = preds.max(1)
-    right = preds.argmax(1) == target
-    error = 0.0
-    for low in np.arange(15) / 15:
-        inside = (confidence > low) & (confidence <= low + 1 / 15)
-        if inside.any():
-            error += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
-    return error
-
-
-@pytest.mark.filterwarnings(
-    "ignore:y_pred contains classes not in y_true", "ignore:A single label was found"
-)
-@pytest.mark.parametrize("samples", [1, 5, 100])
-@pytest.mark.parametrize("true", [(3,), (0, 2), (0, 1, 2, 3)])
-def test_figures_are_scikit_learns(samples: int, true: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(samples)
-    preds = rng.dirichlet(np.full(4, 0.3), samples).astype(np.float32)
-    target = rng.choice(true, samples)
-    metrics = expression_metrics(4)
-    for part in np.array_split(np.arange(samples), min(samples, 7)):
-        metrics.update(torch.from_numpy(preds[part]), torch.from_numpy(target[part]))
-    values = metrics.compute()
-    label = preds.argmax(1)
-    assert values.keys() == {"accuracy", "f1", "ece", "confusion"}
-    assert values["accuracy"].item() == pytest.approx(accuracy_score(target, label), abs=1e-6)
-    assert values["f1"].item() == pytest.approx(f1_score(target, label, average="macro"), abs=1e-6)
-    assert (values["confusion"].numpy() == confusion_matrix(target, label, labels=range(4))).all()
-    recall = class_recall(values["confusion"])
-    expected = recall_score(target, label, labels=range(4), average=None, zero_division=np.nan)
-    assert recall.numpy() == pytest.approx(expected, abs=1e-6, nan_ok=True)
-    assert recall.nanmean().item() == pytest.approx(
-        balanced_accuracy_score(target, label), abs=1e-6
-    )
-    assert values["ece"].item() == pytest.approx(calibration_error(preds, target), abs=1e-6)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_the_temperature_is_found_again(temperature: float) -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(20_000, 4) * 2
-    target = torch.distributions.Categorical(logits=logits).sample()
-    fitted = fit_temperature(logits * temperature, target)
-    assert fitted == pytest.approx(temperature, rel=0.03)
-    # No temperature on a fine grid does better.
-    grid = torch.linspace(0.8, 1.2, 41) * fitted
-    losses = [
-        torch.nn.functional.cross_entropy(logits * temperature / t, target).item() for t in grid
-    ]
-    assert int(np.argmin(losses)) == 20
-
-
 def test_the_loss_is_computed_in_float32() -> None:
     torch.manual_seed(0)
     logits = 50 * torch.randn(64, 8).half()
     target = torch.eye(8).double()[torch.arange(64) % 8]
-    exact = torch.nn.functional.cross_entropy(logits.double(), target).item()
-    assert expression_loss(logits, target).item() == pytest.approx(exact, rel=1e-6)
+    exact = F.cross_entropy(logits[:, :3].double(), target[:, :3]).item()
+    assert build().loss(logits[:, :3], target[:, :3]).item() == pytest.approx(exact, rel=1e-6)
 
 
-def test_a_checkpoint_needs_no_pretrained_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    building = Mock(return_value=torch.nn.Linear(1, 1))
-    monkeypatch.setattr("fer_vit.train.task.build_model", building)
-    network = replace(NETWORK, pretrained="weights.pth")
-    task = FERTask(network, ["a", "b"], "crop", ((0.5, 0.5),) * 5)
-    assert [call.args for call in building.mock_calls] == [(network, ["a", "b"])]
+def test_a_checkpoint_needs_no_pretrained_weights(tmp_path: Path) -> None:
+    network = replace(NETWORK, stem="patch", tokens="patch", regions=())
+    weights = build_model(network, ["a", "b"]).vit.state_dict()
+    torch.save(weights, tmp_path / "weights.pth")
+    task = FERTask(replace(network, pretrained=str(tmp_path / "weights.pth")), ["a", "b"])
+    name = "blocks.0.attn.qkv.weight"
+    assert torch.equal(task.net.vit.state_dict()[name], weights[name])
     assert task.hparams["network"]["pretrained"] is False
 
 
@@ -479,12 +481,9 @@ def test_what_is_not_given_is_the_starting_models(tmp_path: Path) -> None:
     assert settings(network=replace(NETWORK), align="landmarks") == ("landmarks", points)
 
 
-@pytest.mark.parametrize("network", [USUAL, replace(USUAL)])
-def test_a_network_that_is_given_is_not_replaced_by_the_starting_models(
-    network: RegionViTConfig,
-) -> None:
+def test_a_network_that_is_given_is_not_replaced_by_the_starting_models() -> None:
     with pytest.raises(FerVitError, match=r"ferplus-fairface-small.*img_size"):
-        FERTask(network, labels=["calm", "happiness"], init="ferplus-fairface-small")
+        FERTask(USUAL, labels=["calm", "happiness"], init="ferplus-fairface-small")
 
 
 def test_a_command_line_of_a_user_starts_from_a_model(tmp_path: Path) -> None:
@@ -613,21 +612,21 @@ def test_a_teacher_predicts_without_its_logit_adjustment(tmp_path: Path) -> None
     assert torch.equal(plain, adjusted)
 
 
-def test_a_small_teacher_sees_means_of_pixels() -> None:
+def test_a_small_teacher_sees_means_of_pixels(tmp_path: Path) -> None:
     """Of a pattern of single pixels, bilinear samples would show stripes; a mean is even."""
     size = NETWORK.img_size
-    teacher = build_model(replace(NETWORK, img_size=size // 2), ["a", "b", "c"]).eval()
+    save_network(build_model(replace(NETWORK, img_size=size // 2), ["a", "b", "c"]), tmp_path / "t")
+    teachers = build(teachers=[str(tmp_path / "t")]).teachers
     seen = []
 
     def record(image: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
         seen.append((image, boxes))
         return torch.zeros(len(image), 3)
 
-    teacher.logits = record
+    teachers.networks[0].logits = record
     faces = batch_with_heads()
     stripes = (torch.arange(size) // 3 % 2).float()  # stripes of three pixels
-    task = SimpleNamespace(networks=[teacher])
-    Teachers.teach(task, faces._replace(image=stripes.expand_as(faces.image)))
+    teachers.teach(faces._replace(image=stripes.expand_as(faces.image)))
     ((image, boxes),) = seen
     assert torch.equal(boxes, faces.boxes / 2)
 
@@ -640,25 +639,35 @@ def test_a_small_teacher_sees_means_of_pixels() -> None:
     np.testing.assert_allclose(image[0, 0, 0], expected, atol=1e-6)
 
 
-def test_a_start_teacher_teaches_the_outputs_that_are_not_trained() -> None:
+def test_a_start_teacher_teaches_the_outputs_that_are_not_trained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     outputs = {"movements": ["b", "a"], "pose": ["yaw"]}
     start = build_model(NETWORK, ["x", "y"], outputs=outputs).eval()
-    student = build_model(NETWORK, ["a", "b", "c"], outputs={"movements": ["a", "new", "b"]})
-    teacher = StartTeacher(start, student, HeadOutputs.among(["move_a", "move_new"]))
+    save_network(start, tmp_path / "start")
+    caplog.set_level("INFO", "fer_vit")
+
+    def begin(network: RegionViTConfig, **options: Any) -> FERTask:
+        return FERTask(network, ["a", "b", "c"], init=str(tmp_path / "start"), **options)
+
+    # outputs of the start come first, and those of a head that is not trained are kept
+    task = begin(NETWORK, outputs={"movements": ["a", "new"], "pose": ["yaw"]})
+    assert task.hparams["outputs"] == {"movements": ["b", "a", "new"], "pose": ["yaw"]}
     faces = batch_with_heads()
-    targets = teacher.teach(faces)
+    targets = task.start_teacher.teach(faces)
     assert [*targets] == ["movements"]
-    assert targets["movements"].isfinite().all(0).tolist() == [False, False, True]
+    assert targets["movements"].isfinite().all(0).tolist() == [True, False, False]
     raw = start(faces.image, faces.boxes, faces.valid)["movements"]
-    torch.testing.assert_close(targets["movements"][:, 2], raw[:, 0].sigmoid())
+    torch.testing.assert_close(targets["movements"][:, 0], raw[:, 0].sigmoid())
     assert not targets["movements"].requires_grad
 
-    other_regions = replace(NETWORK, regions=NETWORK.regions[::-1])
-    student = build_model(other_regions, ["a", "b", "c"], outputs=outputs)
-    teacher = StartTeacher(start, student, NO_OUTPUTS)
-    assert teacher.teach(faces) == {}
-    assert teacher.difference is not None
-    assert teacher.difference.name == "regions"
+    # the heads of the model may be given; nothing of them is left to teach
+    task = begin(NETWORK, outputs={"pose": ["yaw"]}, heads={"pose": ["pitch", "yaw"]})
+    assert task.hparams["outputs"] == {"pose": ["pitch", "yaw"]}
+    assert task.start_teacher is None
+
+    assert begin(replace(NETWORK, regions=NETWORK.regions[::-1])).start_teacher is None
+    assert "regions is another" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -677,5 +686,5 @@ def test_fit_trains_the_heads_of_a_manifest(tmp_path: Path) -> None:
     reading = drawn_source.read(tmp_path / "faces", count=40, size=32, heads=True)
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
     net = load_network(fit(tmp_path / "faces.parquet", tmp_path / "runs", *TINY))
-    assert net.settings.outputs == drawn_source.DRAWN_OUTPUTS
+    assert net.settings.outputs == reading.outputs
     assert [*net.heads] == [*net.settings.outputs.by_head]
