@@ -179,7 +179,7 @@ def _resumed_state(
     search is new if the callback keeps several checkpoints.
     """
     worst = math.inf if callback.mode == "min" else -math.inf
-    new_search = {
+    new_search: dict[str, Any] = {
         "dirpath": callback.dirpath,
         "best_model_path": "",
         "best_model_score": None,
