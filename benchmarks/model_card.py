@@ -19,10 +19,10 @@ from benchmarks.machine import in_turns, run_main, spread
 from fer_vit.data.dataset import FaceDataset, crop_mirrored, face_crops
 from fer_vit.data.manifest import Manifest
 from fer_vit.evaluation.evaluation_page import class_table, rows_table
+from fer_vit.evaluation.evaluation_rows import make_rows
 from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.evaluation.robustness import altered_rows, read_altered
 from fer_vit.evaluation.score import score_votes
-from fer_vit.evaluation.sets import make_rows
 from fer_vit.exporting.calibration import fit_temperature, labelled_batches, predict_logits
 from fer_vit.heads import EXPRESSION
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer, load

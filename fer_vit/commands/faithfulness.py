@@ -9,7 +9,7 @@ from pathlib import Path
 from fer_vit.commands import ModelOptions
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
-from fer_vit.evaluation.explained import (
+from fer_vit.evaluation.explanation_scores import (
     MeasuredBatch,
     faithfulness_json,
     faithfulness_text,

@@ -10,9 +10,9 @@ from fer_vit.commands.prepare import prepare
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Split
 from fer_vit.errors import FerVitError
+from fer_vit.evaluation.evaluation_rows import ALL, OTHER
 from fer_vit.evaluation.predicted_manifest import predict_manifest
 from fer_vit.evaluation.score import score
-from fer_vit.evaluation.sets import ALL, OTHER
 from fer_vit.exporting.calibration import MIN_CALIBRATION_FACES, calibrate_model
 from fer_vit.exporting.formats import ExportOptions, find_format, write_model
 from fer_vit.files import atomic_write, check_beside, check_output

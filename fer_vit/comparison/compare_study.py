@@ -10,9 +10,7 @@ from math import isfinite
 import numpy as np
 
 from fer_vit.comparison.comparison_results import Comparison
-from fer_vit.comparison.episodes import SECONDS
-from fer_vit.comparison.measures import Measure, probability_kind
-from fer_vit.comparison.rows import (
+from fer_vit.comparison.comparison_rows import (
     CONDITIONS,
     DF,
     DIFFERENCE,
@@ -36,6 +34,8 @@ from fer_vit.comparison.rows import (
     T,
     count_row,
 )
+from fer_vit.comparison.episodes import SECONDS
+from fer_vit.comparison.measures import Measure, probability_kind
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.heads import WEAK
 from fer_vit.stats.estimate import Estimate

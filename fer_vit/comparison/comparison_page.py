@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fer_vit.comparison.measures import SHARES, Kind, Measure, probability_kind
-from fer_vit.comparison.rows import (
+from fer_vit.comparison.comparison_rows import (
     ALPHA,
     CONDITIONS,
     INTRACLASS,
@@ -18,13 +17,13 @@ from fer_vit.comparison.rows import (
     find_contrasts,
     main_contrasts,
 )
+from fer_vit.comparison.measures import SHARES, Kind, Measure, probability_kind
 from fer_vit.comparison.sentences import PROSE, describe_methods, describe_results
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array
 from fer_vit.heads import SMILE_NOTE, WEAK_R
-from fer_vit.report.intervals import ChartRow, IntervalChart, interval_chart
-from fer_vit.report.plots import series_plots
+from fer_vit.report.plots import ChartRow, IntervalChart, interval_chart, series_plots
 from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.estimate import (
     NO_RESULT,

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.comparison.comparison_page import comparison_page
-from fer_vit.comparison.episodes import SECONDS
-from fer_vit.comparison.measures import Kind, probability_kind
-from fer_vit.comparison.rows import (
+from fer_vit.comparison.comparison_rows import (
     CONDITIONS,
     EPISODES,
     INTRACLASS,
@@ -18,6 +16,8 @@ from fer_vit.comparison.rows import (
     SD,
     find_contrasts,
 )
+from fer_vit.comparison.episodes import SECONDS
+from fer_vit.comparison.measures import Kind, probability_kind
 from fer_vit.comparison.sentences import describe_methods, describe_missing, describe_results
 from fer_vit.comparison.study import Courses, Study
 from fer_vit.comparison.study_tables import comparison_tables

@@ -24,7 +24,7 @@ from fer_vit.comparison.study import Observations
 from fer_vit.fields import SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.predict.people import MIN_VIDEO_SECONDS
-from fer_vit.stats.persons import ROUNDING_ERROR
+from fer_vit.stats.persons import EQUAL_WITHIN
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.labelled import Labelled
 
@@ -237,7 +237,7 @@ def find_least_room(episodes: Episodes, num_labels: int) -> Array:
                 episodes.seconds[chosen], ~episodes.ends[chosen]
             )
             lasting = stats.ecdf(sample).sf
-            ended = lasting.probabilities <= 1 - SHARE_IN_SIGHT + ROUNDING_ERROR
+            ended = lasting.probabilities <= 1 - SHARE_IN_SIGHT + EQUAL_WITHIN
             least[label] = min(lasting.quantiles[ended], default=np.inf)
     return least
 

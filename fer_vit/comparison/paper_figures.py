@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fer_vit.comparison.comparison_page import choose_charted, difference_rows, mean_rows
+from fer_vit.comparison.comparison_rows import drawn_contrasts, main_contrasts
 from fer_vit.comparison.measures import Kind
-from fer_vit.comparison.rows import drawn_contrasts, main_contrasts
 from fer_vit.comparison.study import Study
 from fer_vit.report.draw import FigureKind
 from fer_vit.report.interval_figures import differences_figure, means_figure

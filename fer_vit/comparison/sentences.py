@@ -6,15 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 
-from fer_vit.comparison.episodes import (
-    BEGUN_ELSEWHERE,
-    LEAVING,
-    SHARE_IN_SIGHT,
-    TOO_LATE,
-    WITHOUT_BEGINNING,
-)
-from fer_vit.comparison.measures import PROBABILITIES, SHARES, Kind
-from fer_vit.comparison.rows import (
+from fer_vit.comparison.comparison_rows import (
     CONDITIONS,
     EPISODES,
     INTRACLASS,
@@ -24,6 +16,14 @@ from fer_vit.comparison.rows import (
     T,
     main_contrasts,
 )
+from fer_vit.comparison.episodes import (
+    BEGUN_ELSEWHERE,
+    LEAVING,
+    SHARE_IN_SIGHT,
+    TOO_LATE,
+    WITHOUT_BEGINNING,
+)
+from fer_vit.comparison.measures import PROBABILITIES, SHARES, Kind
 from fer_vit.comparison.study import Pair, Study
 from fer_vit.errors import printable
 from fer_vit.heads import POSE, WEAK_R

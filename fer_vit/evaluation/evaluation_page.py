@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fer_vit.errors import printable
 from fer_vit.evaluation.cards import choose_cards
-from fer_vit.evaluation.sets import (
+from fer_vit.evaluation.evaluation_rows import (
     ALL,
     ALTERED,
     COMPARED,
@@ -28,8 +28,7 @@ from fer_vit.evaluation.sets import (
 )
 from fer_vit.geometry import IntArray
 from fer_vit.heads import EXPRESSION, HEADS, HeadOutputs, output_titles
-from fer_vit.report.intervals import ChartRow, IntervalChart, interval_chart
-from fer_vit.report.plots import calibration_plot
+from fer_vit.report.plots import ChartRow, IntervalChart, calibration_plot, interval_chart
 from fer_vit.report.prose import Prose
 from fer_vit.report.results_page import Page, Section
 from fer_vit.stats.bootstrap import MIN_UNITS

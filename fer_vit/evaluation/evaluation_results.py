@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fer_vit.evaluation.evaluation_page import evaluation_page
-from fer_vit.evaluation.sets import (
+from fer_vit.evaluation.evaluation_rows import (
     ALL,
     ALTERED,
     COMPARED,

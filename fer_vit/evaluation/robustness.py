@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from fer_vit.data.manifest import Manifest
 from fer_vit.errors import FerVitError
+from fer_vit.evaluation.evaluation_rows import ALTERED, FACES, count_row
 from fer_vit.evaluation.predicted_manifest import ManifestFaces
-from fer_vit.evaluation.sets import ALTERED, FACES, count_row
 from fer_vit.face.crop import cover_regions
 from fer_vit.face.detectors import (
     DEFAULT_DETECTOR,

@@ -17,7 +17,7 @@ import numpy as np
 from fer_vit.data.schema import VOTES_COLUMN
 from fer_vit.errors import printable
 from fer_vit.evaluation.evaluation_results import Evaluation
-from fer_vit.evaluation.sets import (
+from fer_vit.evaluation.evaluation_rows import (
     ALL,
     COMPARED,
     DIFFERENCE,

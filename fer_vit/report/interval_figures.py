@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from fer_vit.errors import printable
 from fer_vit.report.draw import ACCENT_COLOUR, FAINT_COLOUR, fitted
 from fer_vit.report.face_figures import FIGURE_DPI, FIGURE_WIDTH, FONT_POINTS
-from fer_vit.report.intervals import ChartRow
+from fer_vit.report.plots import ChartRow
 from fer_vit.stats.estimate import Estimate
 
 LINE_HEIGHT = 0.17  # the height of a result, in inches

@@ -1,4 +1,7 @@
-"""Plots with lines, areas and dots. The browser draws them, so names may have any script."""
+"""Charts of intervals, and plots with lines, areas and dots.
+
+The browser draws them, so names may have any script.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,6 +11,7 @@ import numpy as np
 
 from fer_vit.geometry import Array, Mask
 from fer_vit.report.draw import percent
+from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.series import MeanCourse
 
 UNITS = 1000  # the width and the height of a plot in SVG units
@@ -41,35 +45,6 @@ class Axis(NamedTuple):
     def places(self, values: Array) -> Array:
         """Returns the positions (N,) of values (N,) along the axis; see `place`."""
         return (values - self.low) / (self.high - self.low)
-
-
-class Dot(NamedTuple):
-    """A dot on a curve."""
-
-    x: float  # the position in [0, 1] along the width
-    y: float  # the position in [0, 1] along the height, from the bottom
-    size: float  # the diameter in pixels
-    title: str
-
-
-class Curve(NamedTuple):
-    """A line, the area between its bounds, and dots."""
-
-    colour: int  # in [0, CURVE_COLOURS)
-    dashes: int  # the kind of line in [0, DASHES); 0: no dashes
-    line: str  # an SVG path
-    area: str  # an SVG path; empty: no area
-    dots: Sequence[Dot]
-
-
-class Plot(NamedTuple):
-    """Curves on two axes."""
-
-    title: str
-    x: Axis
-    y: Axis
-    curves: Sequence[Curve]
-    diagonal: bool = False  # whether the line x = y is drawn
 
 
 def make_axis(name: str, low: float, high: float, form: str = "") -> Axis:
@@ -117,6 +92,111 @@ def tick_text(value: float, form: str) -> str:
         unit = "" if form.startswith("+") else "%"
         return f"{round(100 * value, 7) + 0.0:{sign}g}{unit}"
     return f"{round(value, 9) + 0.0:{sign}g}"
+
+
+# -------------------------------------------------------------------------------------- intervals
+
+
+class ChartRow(NamedTuple):
+    """A result in a chart or figure."""
+
+    name: str
+    estimate: Estimate
+    group: str = ""  # the heading that neighbours share: a measure, if the names are conditions
+    faces: int | None = None  # the number of faces beside the name; None: no number
+    is_clear: bool | None = None  # whether a difference is significant; None: there is no test
+
+    @property
+    def mark(self) -> str:
+        """The mark on the line of the interval: a class of the page's style.
+
+        Without an interval there is no mark, since the position means little.
+        """
+        if self.estimate.low is None:
+            return "none"
+        if self.is_clear is None:
+            return "estimate"
+        return "clear" if self.is_clear else "unclear"
+
+
+class IntervalChart(NamedTuple):
+    """Results on one scale."""
+
+    rows: Sequence[ChartRow]  # each has a mean
+    form: str  # the format of the numbers
+    axis: Axis
+    below: str  # the meaning of numbers below 0; empty: the results are no differences
+    above: str  # the meaning of numbers above 0
+
+    @property
+    def zero(self) -> float | None:
+        """The position of 0; None: 0 is outside the scale."""
+        zero = self.axis.place(0.0)
+        return zero if 0 <= zero <= 1 else None
+
+    def place(self, number: float | None, mean: float) -> float:
+        """Returns the position in [0, 1] of a bound, or of the mean without bounds."""
+        return self.axis.place(mean if number is None else number)
+
+
+def interval_chart(
+    rows: Sequence[ChartRow], form: str, title: str, below: str = "", above: str = ""
+) -> IntervalChart | None:
+    """Returns a chart of results; None if no result has a mean.
+
+    A result without a mean has no row. The page shows a number of faces that all results share
+    elsewhere.
+
+    Args:
+        rows: The results.
+        form: The format of the numbers, such as ".3f".
+        title: What the numbers are.
+        below: The meaning of numbers below 0. With it, the scale includes 0.
+        above: The meaning of numbers above 0.
+    """
+    drawn = [row for row in rows if row.estimate.mean is not None]
+    if not drawn:
+        return None
+    if len({row.faces for row in rows}) < 2:
+        drawn = [row._replace(faces=None) for row in drawn]
+    numbers = [0.0] if below else []
+    for row in drawn:
+        bounds = (row.estimate.mean, row.estimate.low, row.estimate.high)
+        numbers += [number for number in bounds if number is not None]
+    axis = make_axis(title, min(numbers), max(numbers), form)
+    return IntervalChart(drawn, form, axis, below, above)
+
+
+# ------------------------------------------------------------------------------------------ plots
+
+
+class Dot(NamedTuple):
+    """A dot on a curve."""
+
+    x: float  # the position in [0, 1] along the width
+    y: float  # the position in [0, 1] along the height, from the bottom
+    size: float  # the diameter in pixels
+    title: str
+
+
+class Curve(NamedTuple):
+    """A line, the area between its bounds, and dots."""
+
+    colour: int  # in [0, CURVE_COLOURS)
+    dashes: int  # the kind of line in [0, DASHES); 0: no dashes
+    line: str  # an SVG path
+    area: str  # an SVG path; empty: no area
+    dots: Sequence[Dot]
+
+
+class Plot(NamedTuple):
+    """Curves on two axes."""
+
+    title: str
+    x: Axis
+    y: Axis
+    curves: Sequence[Curve]
+    diagonal: bool = False  # whether the line x = y is drawn
 
 
 def series_plots(

@@ -12,8 +12,7 @@ from fer_vit.errors import printable
 from fer_vit.files import atomic_write
 from fer_vit.geometry import IntArray
 from fer_vit.report.html import render
-from fer_vit.report.intervals import IntervalChart
-from fer_vit.report.plots import Plot
+from fer_vit.report.plots import IntervalChart, Plot
 from fer_vit.report.table import TableWriter, markdown
 from fer_vit.stats.scores import occurring, row_shares
 from fer_vit.texts import json_text

@@ -17,7 +17,7 @@ from fer_vit.stats.estimate import Estimate
 MIN_PERSONS = 6
 
 ALL_EQUAL = "the differences of all persons are equal in this table"  # a reason for a missing test
-ROUNDING_ERROR = 1e-9  # values with at most this difference are equal
+EQUAL_WITHIN = 1e-9  # values with at most this difference are equal
 
 # Values are rounded to this many digits before ranking, so that 0.3 - 0.2 and 0.2 - 0.1 tie.
 RANK_DIGITS = 12
@@ -82,7 +82,7 @@ class NoTest:
 
 def is_constant(values: Array) -> bool:
     """Returns whether all values are equal."""
-    return bool(np.ptp(values) <= ROUNDING_ERROR)
+    return bool(np.ptp(values) <= EQUAL_WITHIN)
 
 
 def person_mean(values: Array, minimum: float = -np.inf, maximum: float = np.inf) -> PersonMean:
@@ -192,7 +192,7 @@ def intraclass_correlation(values: Array, person: IntArray) -> Estimate:
     num_persons = len(groups)
     sizes = np.array([len(group) for group in groups])  # (P,)
     range_within = sum(np.ptp(group) for group in groups)
-    if (sizes > 1).sum() < MIN_PERSONS or range_within < ROUNDING_ERROR:
+    if (sizes > 1).sum() < MIN_PERSONS or range_within < EQUAL_WITHIN:
         return Estimate(None, n=num_persons, over="persons")
 
     # F of the one-way analysis of variance, with its interval

@@ -70,7 +70,7 @@ class Labelled:
     """N faces with truth: what a model predicts, labels and targets, columns and paths.
 
     `fer_vit.faces.Faces` has what a detector and a model found in photos. The predictions of
-    `Labelled` may be by another program, or not made yet (`evaluation.manifest`): they are NaN.
+    `Labelled` may be by another program, or not made yet (`ManifestFaces`): they are NaN.
     """
 
     labels: list[str]  # the C expressions

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fer_vit import load
 from fer_vit.data.manifest import Manifest
-from fer_vit.evaluation import explained
+from fer_vit.evaluation import explanation_scores
 from fer_vit.explain.faithfulness_measures import BETTER
 from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.model.config import RegionViTConfig
@@ -83,7 +83,7 @@ def test_the_table_of_methods_marks_which_way_is_better() -> None:
     interval = Estimate(mean=0.5, low=0.25, high=0.75, n=9)
     unknown = Estimate(mean=None, low=None, high=None, n=0)
     results = dict.fromkeys(BETTER, unknown) | {"deletion": interval}
-    table = explained.methods_table({"relevance": results}, random=results).splitlines()
+    table = explanation_scores.methods_table({"relevance": results}, random=results).splitlines()
     assert table[0].startswith("| less `random` | pixel deletion, blurred ↓ | pixel insertion, ")
     assert table[0].endswith(" | deletion ↓ | insertion ↑ | region agreement ↑ | saco ↑ |")
     assert table[2].endswith(" | - | +0.500 (+0.250 to +0.750) | - | - | - |")
@@ -107,8 +107,8 @@ def test_intervals_are_over_persons_not_faces(
 ) -> None:
     """As in `evaluate` and `visualize`: six faces of three persons have no intervals."""
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
-    monkeypatch.setattr(explained, "MEASURED", quick)
-    monkeypatch.setattr(explained, "METHODS", {"relevance": METHODS["relevance"]})
+    monkeypatch.setattr(explanation_scores, "MEASURED", quick)
+    monkeypatch.setattr(explanation_scores, "METHODS", {"relevance": METHODS["relevance"]})
     monkeypatch.setattr("fer_vit.explain.faithfulness_measures.FRACTIONS", [0.0, 0.5, 1.0])
     table = Manifest.read(drawn / "faces.parquet").split("val").table.slice(0, 6)
     persons = pa.array([f"p{row // 2}" for row in range(6)])
@@ -130,11 +130,11 @@ def test_faces_of_one_photo_are_one_unit() -> None:
     """Copies of a face make no interval narrower."""
     values = torch.randn(8, generator=torch.Generator().manual_seed(0))
     copies = values.repeat_interleave(5)
-    apart = explained.number_units([f"photo {index}" for index in range(8)])
-    together = explained.number_units([f"photo {index // 5}" for index in range(40)])
-    single = explained.average_batches([{"pixels": {"saco": values}}], apart)
+    apart = explanation_scores.number_units([f"photo {index}" for index in range(8)])
+    together = explanation_scores.number_units([f"photo {index // 5}" for index in range(40)])
+    single = explanation_scores.average_batches([{"pixels": {"saco": values}}], apart)
     batches = [{"pixels": {"saco": part}} for part in copies.split(16)]
-    repeated = explained.average_batches(batches, together)["pixels"]["saco"]
+    repeated = explanation_scores.average_batches(batches, together)["pixels"]["saco"]
     expected = replace(single["pixels"]["saco"], n=40)
     assert asdict(repeated) == pytest.approx(asdict(expected))
 
@@ -144,8 +144,8 @@ def test_faithfulness_of_photos(
     drawn: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = {name: MEASURED[name] for name in ("random", "relevance")}
-    monkeypatch.setattr(explained, "MEASURED", quick)
-    monkeypatch.setattr(explained, "METHODS", {"relevance": METHODS["relevance"]})
+    monkeypatch.setattr(explanation_scores, "MEASURED", quick)
+    monkeypatch.setattr(explanation_scores, "METHODS", {"relevance": METHODS["relevance"]})
     words = [*CROPS, "--checkpoint", checkpoint, "--max_faces", 3]
     words += ["--batch-size", 2, "--workers", 0, "--output", tmp_path / "measured"]
     run("faithfulness", drawn / "faces" / "test", *words)
@@ -167,8 +167,8 @@ def test_the_terms_of_further_heads_are_compared_with_hidden_regions(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     quick = {name: MEASURED[name] for name in ("ablation", "random")}
-    monkeypatch.setattr(explained, "MEASURED", quick)
-    monkeypatch.setattr(explained, "METHODS", {})
+    monkeypatch.setattr(explanation_scores, "MEASURED", quick)
+    monkeypatch.setattr(explanation_scores, "METHODS", {})
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2}
     config = RegionViTConfig(**size, tokens="region", regions=("nose", "mouth", "left_eye"))

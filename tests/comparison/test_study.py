@@ -16,10 +16,10 @@ from statsmodels.stats.multitest import multipletests
 from fer_vit.comparison.compare_study import compare_conditions
 from fer_vit.comparison.comparison_page import clearness
 from fer_vit.comparison.comparison_results import Comparison
+from fer_vit.comparison.comparison_rows import Contrast, find_contrasts
 from fer_vit.comparison.episodes import TRANSITIONS
 from fer_vit.comparison.measures import SHARES, Kind, Measure
 from fer_vit.comparison.read_study import CompareOptions, read_study
-from fer_vit.comparison.rows import Contrast, find_contrasts
 from fer_vit.comparison.study import Study, choose_design
 from fer_vit.comparison.study_tables import measure_table
 from fer_vit.errors import FerVitError

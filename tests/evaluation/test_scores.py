@@ -23,8 +23,8 @@ from sklearn.metrics import (
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation.evaluation_results import Evaluation
+from fer_vit.evaluation.evaluation_rows import MIN_GROUP
 from fer_vit.evaluation.score import score
-from fer_vit.evaluation.sets import MIN_GROUP
 from fer_vit.faces import as_objects
 from fer_vit.heads import Output
 from fer_vit.stats import bootstrap as drawing

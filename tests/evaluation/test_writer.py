@@ -8,8 +8,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from fer_vit.evaluation.evaluation_page import class_table
-from fer_vit.report.intervals import ChartRow, interval_chart
-from fer_vit.report.plots import calibration_plot, series_plots
+from fer_vit.report.plots import ChartRow, calibration_plot, interval_chart, series_plots
 from fer_vit.report.results_page import Card, Page as ResultsPage, Section, write_page
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.results import Row

@@ -16,7 +16,7 @@ from fer_vit.report.face_figures import (
     spread_out,
 )
 from fer_vit.report.interval_figures import means_figure
-from fer_vit.report.intervals import ChartRow
+from fer_vit.report.plots import ChartRow
 from fer_vit.report.rendering import save_figure
 from fer_vit.stats.estimate import Estimate
 from tests.helpers.reports import ATTENTION, REGIONS, make_evidence, make_view

@@ -1,7 +1,7 @@
 import pytest
 
 from fer_vit.report.html import name_parts
-from fer_vit.report.intervals import ChartRow, interval_chart
+from fer_vit.report.plots import ChartRow, interval_chart
 from fer_vit.stats.estimate import Estimate
 
 
