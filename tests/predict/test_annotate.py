@@ -17,7 +17,7 @@ from fer_vit.face.image import encode_jpeg
 from fer_vit.listing import MEDIA_SUFFIXES
 from fer_vit.predict.frames import read_frames
 from fer_vit.predict.inputs import find_inputs
-from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.predict.photos import PhotoOptions
 from tests.helpers.faces import make_faces, write_tables
 from tests.helpers.videos import (
@@ -61,7 +61,7 @@ def annotate_all(
                     smoothed=True,
                 )
             )
-    outputs = Outputs(output.with_suffix(".csv"), copy=output)
+    outputs = Outputs(output.with_suffix(".csv"), copy=MarkedCopy(source, output))
     write_tables(photos, [source], outputs, options=options)
 
 
