@@ -15,8 +15,7 @@ from fer_vit.extras import needed_by
 from fer_vit.faces import Crops, Face
 from fer_vit.geometry import Array, Image, Mask
 from fer_vit.predict.plot import face_view, finish_figure, read_photo
-from fer_vit.report.draw import Attention
-from fer_vit.report.records import Attributed
+from fer_vit.report.explained_face import Attention, Attributed
 
 if TYPE_CHECKING:
     from fer_vit.explain.trace import Views

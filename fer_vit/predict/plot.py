@@ -14,7 +14,8 @@ from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.faces import Face, Faces
 from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
-from fer_vit.report.draw import Attention, FaceView, draw_faces, mark
+from fer_vit.report.draw import draw_faces, mark
+from fer_vit.report.explained_face import Attention, FaceView
 
 PLOT_SUFFIXES = (".svg", ".pdf", ".png")  # suffixes of saved figures
 

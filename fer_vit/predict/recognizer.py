@@ -53,7 +53,7 @@ from fer_vit.predict.plot import plot_attention, read_photo
 from fer_vit.predict.reading import make_finder, read_sources
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.processes import warn_of_ipp
-from fer_vit.report.draw import Attention
+from fer_vit.report.explained_face import Attention
 from fer_vit.store.hub import DEFAULT_MODEL, WEIGHTS_FILE
 from fer_vit.times import Time
 from fer_vit.version import __version__

@@ -5,7 +5,7 @@ text are crisp on a 48-pixel face, and drawing is fast for a 24-megapixel photo.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 from zlib import crc32
 
@@ -15,6 +15,7 @@ from PIL import Image as Pil, ImageDraw
 from fer_vit.errors import printable
 from fer_vit.faces import Face
 from fer_vit.geometry import Array, Image, apply, compose, invert
+from fer_vit.report.explained_face import FaceView
 from fer_vit.report.fonts import drawable, font
 
 FigureKind = Literal["pdf", "svg", "png"]  # the formats of figures for papers
@@ -48,48 +49,6 @@ def expression_colour(label: str) -> str:
     """Returns the CSS colour of an expression; an unusual label gets a colour by its hash."""
     hue = crc32(label.encode(errors="replace")) % 360
     return EXPRESSION_COLOURS.get(label, f"hsl({hue}, 45%, 55%)")
-
-
-@dataclass(frozen=True)
-class FaceView:
-    """The place of a face in a picture; `face` has the text that is written beside the face.
-
-    `predict.plot.face_view` converts a `Face` to a view. `zoom` maps a view to a cut-out.
-    """
-
-    face: Face
-    photo: Image  # the picture (H, W, 3), RGB uint8, of any size
-    to_crop: Array  # matrix (2, 3) from the picture to crop pixels
-    regions: dict[str, Array]  # box (4,) of each region that is drawn, xyxy in crop pixels
-    # the detected box (4,), xyxy in pixels of the picture; None for a crop without landmarks
-    box: Array | None = None
-    name: str = ""  # path of the photo as the user should see it; untrusted text
-
-    @property
-    def where(self) -> str:
-        """The face's number in its photo, from 0; in a video, the person's number and the time."""
-        if self.face.track is None:
-            return f"face {self.face.face}"
-        minutes, seconds = divmod(round(self.face.seconds or 0.0, 1), 60)
-        return f"person {self.face.track} at {minutes:.0f}:{seconds:04.1f}"
-
-
-class Attention(NamedTuple):
-    """Attention on a face in V views.
-
-    The first view is the whole encoder. A view for each of L attention heads follows, then a view
-    for each query.
-    """
-
-    # (V, R, R), how much each region (row) takes from each region (column), in [0, 1]
-    relations: Array
-    output: Array  # (V, R), how much the classified output takes from each region, in [0, 1]
-    # (V, rows, columns), how much the classified output takes from each patch, in [0, 1]
-    patches: Array
-    # (L,), the mean distance between a token and the tokens that it attends to, in crop pixels
-    distance: Array
-    blocks: int = 1  # the number of blocks, which have equally many attention heads
-    region_tokens: int = 1  # the number of tokens of each region
 
 
 def cut_close_up(view: FaceView) -> FaceView:

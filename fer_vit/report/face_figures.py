@@ -26,10 +26,9 @@ from fer_vit.report.draw import (
     FAINT_COLOUR,
     FOR_COLOUR,
     REGION_COLOUR,
-    Attention,
-    FaceView,
 )
-from fer_vit.report.records import Attributed, heat_palette
+from fer_vit.report.explained_face import Attention, Attributed, FaceView
+from fer_vit.report.records import heat_palette
 
 # The most items in a figure, and the smallest movement.
 MAX_BARS = 12  # bars of probabilities

@@ -5,7 +5,7 @@ Shapes: R regions, V views of attention.
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +15,8 @@ from PIL import Image as Pil, ImageColor
 
 from fer_vit.errors import printable
 from fer_vit.geometry import Array, invert
-from fer_vit.report.draw import (
-    AGAINST_COLOUR,
-    FOR_COLOUR,
-    Attention,
-    FaceView,
-    ranked,
-    zoom,
-)
+from fer_vit.report.draw import AGAINST_COLOUR, FOR_COLOUR, ranked, zoom
+from fer_vit.report.explained_face import Attention, Evidence, FaceView
 from fer_vit.stats.estimate import Estimate
 from fer_vit.texts import json_text
 
@@ -32,40 +26,6 @@ HEAT_SIDE = 96  # the side of a heat map for the page, in pixels
 JPEG_QUALITY = 82
 # The opacity of the strongest colour in a heat map. 255 would hide the face.
 MAX_OPACITY = 220
-
-
-class Attributed(NamedTuple):
-    """The attribution of a score, for a face or for a mean of faces."""
-
-    # The name of the score. The score is an expression, the difference of two expressions, or an
-    # output of a head.
-    name: str
-    shares: Array  # (R,), the signed share of each region
-    heat: Array  # (rows, columns), the heat map of the crop
-    probability: float | None = None  # the probability of an expression; None for other scores
-
-
-class FaceTerms(NamedTuple):
-    """The terms of an output head for a face; bias and terms add up to the raw outputs (K,)."""
-
-    bias: Array  # (K,)
-    face: Array  # (K,), the terms of the whole face
-    regions: Array  # (R, K), the terms of each region
-
-
-class Evidence(NamedTuple):
-    """The explanation of a face, or of a mean of faces; a `FaceView` has the face.
-
-    Only a network of torch has attention, interactions and terms.
-    """
-
-    order: Sequence[int]  # indices of the labels in descending order of probability
-    targets: Sequence[Attributed]  # the explained scores; the predicted expression is the first
-    attention: Attention | None = None
-    # (R, R), symmetric, how much two regions interact, in logits of the predicted expression
-    interactions: Array | None = None
-    terms: Mapping[str, FaceTerms] = {}  # the terms of each further head, by name of the head
-    charts: Mapping[str, Any] = {}  # JSON values of further charts, by name of the chart
 
 
 class FaceRecord(NamedTuple):

@@ -16,7 +16,8 @@ from fer_vit.faces import Face
 from fer_vit.geometry import Array
 from fer_vit.heads import HEADS, POSE, WEAK, Head, HeadOutputs, in_words, output_titles
 from fer_vit.model_settings import ModelSettings
-from fer_vit.report.records import FaceTerms, round_values
+from fer_vit.report.explained_face import FaceTerms
+from fer_vit.report.records import round_values
 
 Json = Any
 # The regions of a movement, by the first word of the movement's name. `drawn_region` selects one.

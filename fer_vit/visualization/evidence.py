@@ -12,8 +12,7 @@ from fer_vit.extras import is_installed, missing_extra
 from fer_vit.faces import Crops
 from fer_vit.predict.explanations import hide_regions
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView
-from fer_vit.report.records import Evidence
+from fer_vit.report.explained_face import Evidence, FaceView
 from fer_vit.visualization.charts import face_charts
 from fer_vit.visualization.explained_scores import ExplainOptions, Scores
 from fer_vit.visualization.report_parts import Part

@@ -13,7 +13,7 @@ import numpy as np
 from fer_vit.errors import FerVitError, known_names, suggest
 from fer_vit.geometry import Array
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.records import Attributed
+from fer_vit.report.explained_face import Attributed
 
 EXPLAINED_BYTES = 2_000_000_000  # the default memory for faces that are explained together
 LabelChoice = Literal["predicted", "all"]

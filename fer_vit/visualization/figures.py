@@ -4,8 +4,8 @@ from pathlib import Path
 
 from fer_vit.heads import MOVEMENTS, marked
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView, FigureKind
-from fer_vit.report.records import Evidence
+from fer_vit.report.draw import FigureKind
+from fer_vit.report.explained_face import Evidence, FaceView
 from fer_vit.visualization.charts import fixed_head
 
 

@@ -16,8 +16,7 @@ from fer_vit.face.crop import warp
 from fer_vit.faces import Face, PhotoInfo, Scheme, found_faces
 from fer_vit.fields import Cell
 from fer_vit.geometry import Array, Float32Array
-from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.records import Attributed, Evidence
+from fer_vit.report.explained_face import Attention, Attributed, Evidence, FaceView
 from fer_vit.report.table import TableWriter, share_formats
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate

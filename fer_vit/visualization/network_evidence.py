@@ -22,7 +22,7 @@ from fer_vit.model.attention import ATTENTION, has_bf16
 from fer_vit.model.region_vit import RegionViT
 from fer_vit.predict.explanations import attention_of, average_heat
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.records import Evidence, FaceTerms
+from fer_vit.report.explained_face import Evidence, FaceTerms
 from fer_vit.visualization.explained_scores import ExplainOptions, Scores
 
 VECTORS = 16  # vectors that a block stores for each token

@@ -19,9 +19,10 @@ from fer_vit.fields import Cell
 from fer_vit.heads import SMILE_NOTE, WEAK_MEANING
 from fer_vit.listing import GENERATOR
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import Attention, FaceView, FigureKind
+from fer_vit.report.draw import FigureKind
+from fer_vit.report.explained_face import Attention, Evidence, FaceTerms, FaceView
 from fer_vit.report.html import render
-from fer_vit.report.records import Evidence, FaceRecord, FaceTerms, average_data, save_face
+from fer_vit.report.records import FaceRecord, average_data, save_face
 from fer_vit.report.table import TableWriter
 from fer_vit.visualization.charts import fixed_charts
 from fer_vit.visualization.evidence import explain_crops, explain_faces

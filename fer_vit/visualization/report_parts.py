@@ -18,7 +18,8 @@ from fer_vit.geometry import Image
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import face_view
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.draw import FaceView, cut_close_up
+from fer_vit.report.draw import cut_close_up
+from fer_vit.report.explained_face import FaceView
 from fer_vit.visualization.timelines import Video
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from fer_vit.listing import GENERATOR
-from fer_vit.report.draw import Attention, FaceView
+from fer_vit.report.explained_face import Attention, Attributed, Evidence, FaceView
 from fer_vit.report.html import render
-from fer_vit.report.records import Attributed, Evidence, FaceRecord
+from fer_vit.report.records import FaceRecord
 from tests.helpers.faces import make_face
 
 REGIONS = ("mouth", "nose", "chin")

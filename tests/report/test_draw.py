@@ -21,6 +21,7 @@ from fer_vit.report.draw import (
     draw_faces,
     mark,
 )
+from fer_vit.report.explained_face import FaceView
 from tests.helpers.faces import make_face
 
 CROP = 64
@@ -40,9 +41,9 @@ TURNED[:, 2] = CROP / 2 - TURNED[:, :2] @ (
 )
 
 
-def make_view(**changes: Any) -> draw.FaceView:
+def make_view(**changes: Any) -> FaceView:
     """A grey photo (160, 200) with a turned face of two regions."""
-    view = draw.FaceView(
+    view = FaceView(
         face=make_face({"neutral": 0.2, "happiness": 0.7, "fear": 0.1}, face=1, crop_size=CROP),
         name="folder/photo.png",
         photo=np.full((160, 200, 3), 128, np.uint8),

@@ -8,7 +8,8 @@ import pytest
 
 from fer_vit import load
 from fer_vit.errors import FerVitError
-from fer_vit.report.draw import REGION_COLOUR, Attention, FaceView
+from fer_vit.report.draw import REGION_COLOUR
+from fer_vit.report.explained_face import Attention, FaceView
 from fer_vit.report.face_figures import attention_figure, prediction_figure, strongest_pairs
 from fer_vit.report.rendering import rasterize
 from fer_vit.sources.cartoon import draw_face

@@ -13,15 +13,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
 
-from fer_vit.report.records import (
-    Attributed,
-    Evidence,
-    FaceRecord,
-    average_data,
-    heat_maps,
-    interacting_pairs,
-    save_face,
-)
+from fer_vit.report.explained_face import Attributed, Evidence
+from fer_vit.report.records import FaceRecord, average_data, heat_maps, interacting_pairs, save_face
 from fer_vit.stats.estimate import Estimate
 from fer_vit.visualization.mean_faces import mean_face
 from tests.helpers.browser import SCREENS, Scheme, Tab, assert_accessible, loaded

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.records import Attributed, Evidence, save_face
+from fer_vit.report.explained_face import Attention, Attributed, Evidence, FaceView
+from fer_vit.report.records import save_face
 from tests.helpers.browser import Tab, loaded
 from tests.helpers.faces import make_face
 from tests.helpers.reports import write_page

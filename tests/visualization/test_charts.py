@@ -15,8 +15,8 @@ from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer, load
+from fer_vit.report.explained_face import Evidence
 from fer_vit.report.html import script
-from fer_vit.report.records import Evidence
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.visualization import charts
 from fer_vit.visualization.charts import fixed_charts

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fer_vit.geometry import Array
-from fer_vit.report.draw import Attention, FaceView
-from fer_vit.report.records import Attributed, Evidence
+from fer_vit.report.explained_face import Attention, Attributed, Evidence, FaceView
 from fer_vit.visualization.mean_faces import PHOTO_SIDE, Average, write_averages, write_heads
 from tests.helpers.faces import make_face
 
