@@ -13,7 +13,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from fer_vit.app.jobs import MAX_JOBS, UPLOADS, JobEvent, Jobs, Task
-from fer_vit.app.uploads import FILES_FIELD, FORM, MAX_FILES, Options, Upload, store
+from fer_vit.app.uploads import FILES_FIELD, FORM, MAX_FILES, FormOptions, Upload, store
 from fer_vit.report.html import script_digest
 from fer_vit.texts import json_text
 from fer_vit.version import __version__
@@ -234,7 +234,7 @@ def new_task(jobs: Jobs, folder: Path, upload: Upload, table: str, report: bool)
 
 def request_body() -> dict[str, Any]:
     """Returns the OpenAPI description of a request: a form with files."""
-    form = Options.model_json_schema()
+    form = FormOptions.model_json_schema()
     form["title"] = "FormUpload"
     form["required"] = [FILES_FIELD]
     form["properties"][FILES_FIELD] = {

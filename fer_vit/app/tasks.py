@@ -8,7 +8,6 @@ import gc
 import shutil
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
@@ -308,9 +307,8 @@ def make_report(
     send({"state": "found", "messages": messages, "warnings": warnings})
 
     faces_by_photo = findings.faces_by_photo()
-    with_faces = [name for name, faces in faces_by_photo.items() if len(faces)]
-    files = {name: f"photos/{number}.jpg" for number, name in enumerate(with_faces)}
-    decoded = draw_photos(faces_by_photo, files, note)
+    drawn: list[dict[str, str]] = []  # the names of photos and of their pictures
+    decoded = draw_photos(faces_by_photo, drawn, note)
     if explain:
         # fewer, if a photo can no longer be read
         photo_faces = min(sum(map(len, faces_by_photo.values())), MAX_FACES)
@@ -320,9 +318,8 @@ def make_report(
         frames = video_parts(model, watched.videos, options)
         expected = photo_faces + watched.num_shown
         write_explanations(model, chain(photos, frames), watched, expected, send)
-    else:
-        deque(decoded, maxlen=0)  # draws the photos; otherwise the report iterates over them
-    drawn = [{"name": name, "file": file} for name, file in files.items()]
+    for _ in decoded:  # without explanations, nothing else has read and drawn the photos
+        pass
     send({"state": "done", "messages": messages, "warnings": warnings, "photos": drawn})
 
 
@@ -390,21 +387,23 @@ def recognize_uploads(
 
 
 def draw_photos(
-    photos: Mapping[str, Faces], files: Mapping[str, str], note: Note
+    photos: Mapping[str, Faces], drawn: list[dict[str, str]], note: Note
 ) -> Iterator[DecodedPhoto]:
     """Reads the photos again; yields each photo with its faces.
 
-    Before a photo is yielded, its picture with marked faces is saved. `photos` has the faces and
-    `files` the name of the picture, both by path of the photo.
+    Before a photo with faces is yielded, its picture with marked faces is saved and added to
+    `drawn`. `photos` has the faces by path of the photo.
     """
     (JOB_FOLDER / "photos").mkdir()
     for name, faces in photos.items():
-        if name not in files:
+        if not len(faces):
             yield DecodedPhoto(faces, image=None)
             continue
         note(faces.infos[0].index)
         image = read_image(Path(name))
-        Pil.fromarray(draw_photo(image, faces)).save(JOB_FOLDER / files[name], quality=88)
+        file = f"photos/{len(drawn)}.jpg"
+        Pil.fromarray(draw_photo(image, faces)).save(JOB_FOLDER / file, quality=88)
+        drawn.append({"name": name, "file": file})
         yield DecodedPhoto(faces, image)
     note(None)
 

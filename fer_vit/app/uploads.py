@@ -48,7 +48,7 @@ def describe_output_names(schema: dict[str, Any]) -> None:
     schema["items"]["enum"] = known
 
 
-class Options(BaseModel):
+class FormOptions(BaseModel):
     """The options of a request."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -77,7 +77,7 @@ class Upload(NamedTuple):
     """A request with stored files."""
 
     names: list[str]  # the names of the files in the folder of uploads
-    options: Options
+    options: FormOptions
 
 
 class UploadParser(MultiPartParser):
@@ -105,7 +105,7 @@ async def store(request: Request, folder: Path, one_at_a_time: asyncio.Lock) -> 
         async with asyncio.timeout(MAX_UPLOAD_SECONDS):
             form = await parser.parse()
         try:
-            options = Options.model_validate(option_values(form))
+            options = FormOptions.model_validate(option_values(form))
             async with one_at_a_time:
                 names = await asyncio.to_thread(copy_files, form, folder)
         finally:

@@ -21,7 +21,7 @@ from fer_vit.predict.recognizer import load, load_torch
 from fer_vit.report.draw import FigureKind
 from fer_vit.visualization.evidence import check_explained
 from fer_vit.visualization.explained_scores import ExplainOptions, LabelChoice, find_targets
-from fer_vit.visualization.report import REPORT_FILES, log_estimate, write_report
+from fer_vit.visualization.report import REPORT_FILES, estimate_effort, write_report
 from fer_vit.visualization.report_parts import photo_parts, video_parts
 from fer_vit.visualization.timelines import watch_people
 from fer_vit.wording import counted
@@ -103,7 +103,7 @@ def visualize(options: VisualizeOptions) -> Path:
     with atomic_write(options.output, overwrite=options.overwrite) as folder:
         # Videos are read here; photos are read when their faces are explained.
         watched = watch_people(recognizer.recognize(videos, reading) if videos else ())
-        log_estimate(recognizer, explain, len(photos), watched.num_shown)
+        LOGGER.info(estimate_effort(recognizer, explain, len(photos), watched.num_shown))
         of_photos = photo_parts(recognizer, photos, reading) if photos else ()
         of_videos = video_parts(recognizer, watched.videos, reading)
         num_faces = write_report(

@@ -1,6 +1,5 @@
 """Writes a report: a folder with the page, pictures and tables of means."""
 
-import logging
 import os
 import time
 from collections import Counter, defaultdict
@@ -37,8 +36,6 @@ from fer_vit.visualization.mean_faces import (
 from fer_vit.visualization.report_parts import Part
 from fer_vit.visualization.timelines import Video, Watched
 from fer_vit.wording import counted, format_counts, list_names
-
-LOGGER = logging.getLogger("fer_vit")
 
 # Estimates for each face.
 FACE_SECONDS = 0.1  # time for detection and pictures, without the explanation
@@ -299,10 +296,10 @@ def _below_root(path: str, root: Path) -> str:
     return printable(os.path.relpath(path, root))
 
 
-def log_estimate(
+def estimate_effort(
     model: Recognizer, options: ExplainOptions, num_photos: int, num_video_faces: int
-) -> None:
-    """Logs an estimate of the time and size of the explanations.
+) -> str:
+    """Returns a sentence with an estimate of the time and size of the explanations.
 
     Assumption: each photo has one face.
     """
@@ -328,7 +325,7 @@ def log_estimate(
     assumed = f"for {counted(num_video_faces, 'picture')} of people"
     if num_photos:
         assumed = "if each photo has one face"
-    LOGGER.info(f"{duration} and about {megabytes:,} MB {assumed}.")
+    return f"{duration} and about {megabytes:,} MB {assumed}."
 
 
 def name_views(attention: Attention, labels: Sequence[str]) -> list[str]:

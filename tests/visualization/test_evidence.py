@@ -432,5 +432,5 @@ def test_an_estimate_is_measured_twice_only_where_it_is_more_than_a_minute(
 ) -> None:
     explain = Mock(wraps=explain_crops)
     monkeypatch.setattr(report, "explain_crops", explain)
-    report.log_estimate(load(net, "cpu"), ExplainOptions(), photos, 0)
+    report.estimate_effort(load(net, "cpu"), ExplainOptions(), photos, 0)
     assert explain.call_count == explanations
