@@ -3,8 +3,6 @@
 A checkpoint never decides what is imported: the user names the class again to load a checkpoint.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -91,41 +89,28 @@ def load_custom(checkpoint: str | Path, name: str) -> RegionViT:
     if not model.settings.labels:
         raise no_expressions(path)
     check_network_size(model)
-    with errors_of_class(name, path):
-        task = task_class(**init_arguments(content))
-        net = task.net
-    if not isinstance(net, RegionViT):
-        net_class = type(net).__name__
-        raise ModelError(f"Expected {name} to have a RegionViT as `net`, but it is a {net_class}.")
-    with errors_of_class(name, path):
-        task.load_state_dict(content["state_dict"])
-    check_finite(net.state_dict(), path)
-    return net.eval()
-
-
-@contextmanager
-def errors_of_class(name: str, checkpoint: Path) -> Iterator[None]:
-    """Raises FerVitError when a class of a user fails to load a checkpoint within the block."""
+    # with these arguments, the task loads no other model, and keeps every head
+    arguments = own_settings(content)
+    for argument in (*NAMES_OF_MODELS, "head_weights"):
+        if argument in content["hyper_parameters"]:
+            arguments[argument] = None
     try:
-        yield
+        task = task_class(**arguments)
+        net_class = type(task.net)
+        if issubclass(net_class, RegionViT):
+            task.load_state_dict(content["state_dict"])
     except Exception as error:  # the class is the user's, and may raise anything
         reason = short(" ".join(str(error).split()))
         raise ModelError(
-            f"{name} can't load {checkpoint} ({type(error).__name__}: {reason}). "
+            f"{name} can't load {path} ({type(error).__name__}: {reason}). "
             "Name the class that trained it in `--model`."
         ) from error
-
-
-def init_arguments(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a checkpoint as arguments of its task.
-
-    With these arguments, the task loads no other model, and keeps every head.
-    """
-    arguments = own_settings(checkpoint)
-    for name in (*NAMES_OF_MODELS, "head_weights"):
-        if name in checkpoint["hyper_parameters"]:
-            arguments[name] = None
-    return arguments
+    if not issubclass(net_class, RegionViT):
+        raise ModelError(
+            f"Expected {name} to have a RegionViT as `net`, but it is a {net_class.__name__}."
+        )
+    check_finite(task.net.state_dict(), path)
+    return task.net.eval()
 
 
 def check_network_size(model: StoredModel) -> None:

@@ -19,7 +19,7 @@ from torchmetrics import MeanMetric
 
 from fer_vit.data.dataset import PADDING, Batch
 from fer_vit.errors import FerVitError
-from fer_vit.face.crop import CropSpec, crop_for
+from fer_vit.face.crop import crop_for
 from fer_vit.geometry import Align, rotation
 from fer_vit.heads import EXPRESSION, HEADS, NO_OUTPUTS, HeadOutputs, rotate_unchanged
 from fer_vit.losses import decode, head_loss
@@ -28,7 +28,6 @@ from fer_vit.model.region_vit import build_model
 from fer_vit.model.tokens import drop_regions
 from fer_vit.report.score_figures import draw_confusion
 from fer_vit.store.model_folder import read_model
-from fer_vit.store.stored_model import StoredModel
 from fer_vit.train.head_tables import write_expression, write_outputs
 from fer_vit.train.log import log_once
 from fer_vit.train.metrics import (
@@ -55,22 +54,6 @@ def log_prior(counts: Tensor) -> Tensor:
     return (counts / counts.sum()).log()
 
 
-def choose_network(
-    network: RegionViTConfig | dict[str, Any] | None, start: StoredModel | None
-) -> RegionViTConfig:
-    """Returns the config of a task's network: `network`, else from `start`, else the default.
-
-    A dictionary is a network's settings from a checkpoint.
-    """
-    if isinstance(network, dict):
-        return RegionViTConfig(**network)
-    if network is not None:
-        return network
-    if start is not None:
-        return start.config
-    return DEFAULT_NETWORK
-
-
 def add_missing_regions(network: RegionViTConfig) -> RegionViTConfig:
     """Returns a network with the default regions if its tokens need regions and it has none.
 
@@ -81,19 +64,6 @@ def add_missing_regions(network: RegionViTConfig) -> RegionViTConfig:
     network = replace(network, regions=DEFAULT_NETWORK.regions)
     log_once(f"The network has no regions: {', '.join(network.regions)} are used.")
     return network
-
-
-def choose_crop(
-    network: RegionViTConfig,
-    align: Align | None,
-    template: tuple[tuple[float, float], ...] | None,
-    start: StoredModel | None,
-) -> CropSpec:
-    """Returns how faces are cropped: as in the arguments, else as for `start`, else by default."""
-    if start is not None:
-        align = align or start.settings.crop.align
-        template = template or start.settings.crop.template
-    return crop_for(network.img_size, network.regions, align, template)
 
 
 class FERTask(RegionViTModule):
@@ -161,8 +131,15 @@ class FERTask(RegionViTModule):
         start = read_model(init, pretraining=True) if init else None
 
         # the network, and how faces are cropped for it
-        network = add_missing_regions(choose_network(network, start))
-        crop = choose_crop(network, align, template, start)
+        if isinstance(network, dict):  # the settings of a network, from a checkpoint
+            network = RegionViTConfig(**network)
+        elif network is None:
+            network = start.config if start else DEFAULT_NETWORK
+        network = add_missing_regions(network)
+        if start:
+            align = align or start.settings.crop.align
+            template = template or start.settings.crop.template
+        crop = crop_for(network.img_size, network.regions, align, template)
 
         # the further heads, and which of their outputs are trained
         of_data = HeadOutputs.of_names(outputs or {}, "The data")

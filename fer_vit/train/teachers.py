@@ -61,21 +61,13 @@ class StartTeacher:
     not part of a checkpoint.
     """
 
-    def __init__(self, network: RegionViT, student: RegionViT, trained: HeadOutputs) -> None:
-        """Chooses the outputs to teach: common outputs of both models, except `trained`."""
+    def __init__(self, network: RegionViT, sources: dict[str, list[int]]) -> None:
+        """Stores by head the index of each of the student's outputs in the start model.
+
+        An index of -1 stands for an output that is not taught.
+        """
         self.network = network
-        # By head, the index of each output in the start model; -1: the output is not taught.
-        self.sources: dict[str, list[int]] = {}
-        self.difference = find_difference(network, student)
-        if self.difference:
-            return
-        for head, of_head in student.settings.outputs.by_head.items():
-            of_start = network.settings.outputs.of_head(head)
-            index = {name: place for place, name in enumerate(of_start.names)}
-            for name in trained.of_head(head).names:
-                index.pop(name, None)
-            if index:
-                self.sources[head] = [index.get(name, -1) for name in of_head.names]
+        self.sources = sources
 
     @torch.no_grad()
     def teach(self, batch: Batch) -> dict[str, Tensor]:
@@ -83,8 +75,6 @@ class StartTeacher:
 
         Targets of outputs that are not taught are NaN.
         """
-        if not self.sources:
-            return {}
         image, boxes, valid = _view(self.network, batch)
         raw = self.network(image, boxes, valid)
         targets = {}
@@ -170,13 +160,28 @@ def create_start_teacher(
     """
     if not start.settings.outputs:
         return None
-    teacher = StartTeacher(build_network(start), net, trained)
-    if teacher.sources:
-        log_once(f"{start.name} teaches the heads without targets: {', '.join(teacher.sources)}.")
-        return teacher
-    if teacher.difference and set(net.settings.outputs.by_head) - set(trained.by_head):
-        log_once(
-            f"{start.name} does not teach the heads without targets: its "
-            f"{teacher.difference.name} is another. Their values drift."
-        )
-    return None
+    network = build_network(start)
+    wanted = net.settings.outputs
+    difference = find_difference(network, net)
+    if difference:
+        if set(wanted.by_head) - set(trained.by_head):
+            log_once(
+                f"{start.name} does not teach the heads without targets: its {difference.name} is "
+                "another. Their values drift."
+            )
+        return None
+
+    sources = {}
+    for head, of_head in wanted.by_head.items():
+        start_names = list(start.settings.outputs.of_head(head).names)
+        learned = trained.of_head(head).names
+        places = []
+        for name in of_head.names:
+            is_taught = name in start_names and name not in learned
+            places.append(start_names.index(name) if is_taught else -1)
+        if max(places) >= 0:
+            sources[head] = places
+    if not sources:
+        return None
+    log_once(f"{start.name} teaches the heads without targets: {', '.join(sources)}.")
+    return StartTeacher(network, sources)
