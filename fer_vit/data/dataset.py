@@ -49,22 +49,6 @@ class Batch(NamedTuple):
     to_crop: Tensor  # (B, 2, 3)
     targets: dict[str, Tensor]  # (B, K) for each further head; NaN: unknown
 
-    def split(self, size: int) -> Iterator["Batch"]:
-        """Yields the batch in chunks of at most `size` faces."""
-        for start in range(0, len(self.path), size):
-            chunk = slice(start, start + size)
-            target = None if self.target is None else self.target[chunk]
-            yield Batch(
-                image=self.image[chunk],
-                boxes=self.boxes[chunk],
-                valid=self.valid[chunk],
-                target=target,
-                row=self.row[chunk],
-                path=self.path[chunk],
-                to_crop=self.to_crop[chunk],
-                targets={head: values[chunk] for head, values in self.targets.items()},
-            )
-
     def ready(self, device: torch.device) -> "Batch":
         """Returns the batch with the model's inputs on a device, the images as float in [0, 1]."""
         image = self.image.to(device).float() / 255

@@ -1,4 +1,4 @@
-"""Small models, trained without Lightning on faces in memory."""
+"""Small models, trained without Lightning on faces in memory, and parts of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fer_vit.data.dataset import Batch
 from fer_vit.geometry import Float32Array, Image
 from fer_vit.model import embedding
 from fer_vit.model.config import RegionViTConfig
@@ -79,3 +80,23 @@ def train_on_faces(
                 optimizer.step()
                 one_cycle.step()
     return net.eval()
+
+
+def parts_of(batch: Batch, size: int) -> list[Batch]:
+    """The faces of a batch in batches of at most `size` faces."""
+    parts = []
+    for start in range(0, len(batch.path), size):
+        chunk = slice(start, start + size)
+        targets = {head: values[chunk] for head, values in batch.targets.items()}
+        part = Batch(
+            image=batch.image[chunk],
+            boxes=batch.boxes[chunk],
+            valid=batch.valid[chunk],
+            target=None if batch.target is None else batch.target[chunk],
+            row=batch.row[chunk],
+            path=batch.path[chunk],
+            to_crop=batch.to_crop[chunk],
+            targets=targets,
+        )
+        parts.append(part)
+    return parts

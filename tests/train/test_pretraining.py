@@ -24,6 +24,7 @@ from fer_vit.store.model_folder import load_network
 from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.pretraining import MaskedPretraining
 from tests.helpers.commands import TINY, fails, fit, main
+from tests.helpers.training import parts_of
 
 CONFIG = RegionViTConfig(
     img_size=32,
@@ -307,14 +308,14 @@ def test_validation_depends_on_the_faces_alone(drawn: Path) -> None:
     task.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign, assignment]
     results = []
     repeated = data._replace(row=torch.where(torch.arange(16) < 8, data.row, -1))
-    for batches in ([data], list(data.split(5)), [repeated, next(iter(list(data.split(8))[1:]))]):
+    for batches in ([data], parts_of(data, 5), [repeated, parts_of(data, 8)[1]]):
         for index, part in enumerate(batches):
             torch.manual_seed(index)
             task.validation_step(part, index)
         task.on_validation_epoch_end()
         results.append(logged.pop("val/loss"))
     assert results[1:] == pytest.approx([results[0]] * 2, rel=1e-5)
-    task.validation_step(next(data.split(1)), 0)
+    task.validation_step(parts_of(data, 1)[0], 0)
     task.on_validation_epoch_end()  # raises if row 0 does not count
 
 

@@ -44,6 +44,7 @@ from fer_vit.train.module import RegionViTModule
 from fer_vit.train.task import FERTask
 from tests.helpers.commands import TINY, fit
 from tests.helpers.models import ROUNDING
+from tests.helpers.training import parts_of
 
 USUAL = RegionViTConfig(regions=DEFAULT_REGIONS)
 NETWORK = RegionViTConfig(
@@ -238,7 +239,7 @@ def test_measures_of_heads_are_those_of_all_known_targets() -> None:
     data = data._replace(targets=targets)
     for _ in range(2):  # nothing is left of the first epoch in the second
         task.on_validation_start()
-        for part in data.split(7):
+        for part in parts_of(data, 7):
             task.validation_step(part, 0)
         task.on_validation_epoch_end()
     raw = task.net(data.image, data.boxes, data.valid)
@@ -273,7 +274,7 @@ def test_accuracy_without_near_duplicates_stands_beside(stage: str) -> None:
     data = batch(8)
     for rows in (list(range(8)), [3, 5, 4, 6, -1, 2, 1, 0]):  # in any order, and with a repeat
         start()
-        for part in data._replace(row=torch.tensor(rows)).split(3):
+        for part in parts_of(data._replace(row=torch.tensor(rows)), 3):
             step(part, 0)
         end()
         hit = (
