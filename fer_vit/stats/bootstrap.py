@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t as student
 
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.stats.estimate import ROUNDING_ERROR, Estimate
@@ -106,8 +105,10 @@ def percentiles(units: int) -> tuple[float, float]:
     t interval: Hesterberg, "What teachers should know about the bootstrap", 2015. Resamples of few
     units have shorter tails than normal ones.
     """
-    quantile = np.sqrt(units / (units - 1)) * student.isf(TAIL, units - 1)
-    tail = float(norm.sf(quantile))
+    from scipy.special import ndtr, stdtrit  # not at the top: reports of few faces need no SciPy
+
+    quantile = np.sqrt(units / (units - 1)) * stdtrit(units - 1, TAIL)  # of the lower tail
+    tail = float(ndtr(quantile))
     return 100 * tail, 100 * (1 - tail)
 
 
