@@ -19,7 +19,7 @@ from PIL import Image
 
 import fer_vit
 from fer_vit import FaceDataModule, FERTask, FerVitError, load
-from fer_vit.errors import as_arguments
+from fer_vit.errors import for_reader
 from fer_vit.face.crop import CropSpec
 from fer_vit.predict.face_results import FaceResults
 from fer_vit.predict.photos import PhotoOptions
@@ -65,7 +65,7 @@ def test_commands_return_their_results(drawn: Path, checkpoint: Path, tmp_path: 
     results = fer_vit.evaluate(
         str(drawn / "faces.parquet"), checkpoint=str(model), output=str(tmp_path / "e")
     )
-    confusion = results.confusion
+    confusion = np.array(results.to_dict()["confusion"])
     accuracy = results.estimate("accuracy").mean
     assert accuracy == pytest.approx(confusion.trace() / confusion.sum())
     photos = str(drawn / "faces" / "test" / "anger")
@@ -178,7 +178,7 @@ def test_messages_name_arguments_in_python_and_options_on_the_command_line(
     with pytest.raises(FerVitError, match=r'`detector="none"`|`detector=\'none\'`') as error:
         PhotoOptions(detector="none")
     assert "--" not in str(error.value)
-    assert as_arguments("`--face crop --workers 2` or `--x FILE`, not `fer-vit a --b`") == (
+    assert for_reader("`--face crop --workers 2` or `--x FILE`, not `fer-vit a --b`") == (
         "`face='crop', workers=2` or `x=FILE`, not `fer-vit a --b`"
     )
     (tmp_path / "a.png").touch()

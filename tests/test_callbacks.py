@@ -2,8 +2,9 @@ from pathlib import Path
 
 import yaml
 
-import fer_vit.callbacks
-import fer_vit.exporting.formats
+import fer_vit
+from fer_vit import callbacks
+from fer_vit.exporting.formats import FORMATS
 
 
 def test_callbacks_of_configs_are_public() -> None:
@@ -14,9 +15,9 @@ def test_callbacks_of_configs_are_public() -> None:
             module, _, name = callback["class_path"].rpartition(".")
             if module.startswith("fer_vit"):
                 assert module == "fer_vit.callbacks"
-                assert name in fer_vit.callbacks.__all__
+                assert name in callbacks.__all__
 
 
 def test_packages_do_not_hide_the_functions_of_the_same_task() -> None:
     assert callable(fer_vit.export)
-    assert fer_vit.exporting.formats.FORMATS
+    assert FORMATS

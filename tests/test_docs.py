@@ -15,8 +15,6 @@ import pytest
 from skimage import data, io
 
 from fer_vit import cli
-from fer_vit.evaluation import explanation_scores
-from fer_vit.explain.methods import MEASURED, METHODS
 from fer_vit.face.image import encode_png
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.train import fit as train_fit, recipe
@@ -156,10 +154,6 @@ def test_commands_of_the_documentation_run(
     # tests
     apart = ("commands.md", "own_photos.md", "two_conditions.md")
     pages = [page for page in PAGES if page.name not in apart]
-    # Tests of `faithfulness` try every method.
-    quick = {name: MEASURED[name] for name in ("random", "relevance")}
-    monkeypatch.setattr(explanation_scores, "MEASURED", quick)
-    monkeypatch.setattr(explanation_scores, "METHODS", {"relevance": METHODS["relevance"]})
     every_model = [tuple(words) for page in pages for words in commands(page) if words[0] in RUN]
     for words in once_for_all_models(every_model):
         if any(word.startswith("/") for word in words):

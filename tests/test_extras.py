@@ -2,14 +2,20 @@
 
 import json
 import shlex
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from fer_vit import extras
 from fer_vit.app.server import built_page
-from fer_vit.extras import command_for, install_command
+from fer_vit.extras import install_command
+
+
+def install_from(source: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets pip have recorded where fer-vit came from; None: an index."""
+    recorded = source and json.dumps(source)
+    monkeypatch.setattr(PathDistribution, "read_text", lambda *_: recorded)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +42,10 @@ from fer_vit.extras import command_for, install_command
     ids=["index", "folder", "editable", "wheel", "git"],
 )
 def test_an_extra_comes_from_where_fer_vit_came(
-    source: dict[str, object] | None, words: list[str]
+    source: dict[str, object] | None, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = shlex.split(command_for(json.loads(json.dumps(source)), "torch"))
+    install_from(source, monkeypatch)
+    command = shlex.split(install_command("torch"))
     assert command == ["pip", "install", *words]
     if "-e" not in words:
         assert Requirement(words[-1]).extras == {"torch"}
@@ -63,7 +70,7 @@ def test_the_page_for_the_browser_is_in_the_folder_that_was_installed(
         "archive": {"url": (tmp_path / "fer_vit.whl").as_uri(), "archive_info": {}},
         "index": None,
     }[kind]
-    monkeypatch.setattr(extras, "installed_from", lambda: source)
+    install_from(source, monkeypatch)
     assert built_page() is None
     page = tmp_path / "build" / "web"
     page.mkdir(parents=True)

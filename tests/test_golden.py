@@ -24,7 +24,6 @@ from fer_vit.app.tasks import column_types
 from fer_vit.cli import LIGHTNING_VERBS, VERBS
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.face.image import encode_png
-from fer_vit.report.table import FACTS_KEY
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.drawn import read
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
@@ -123,7 +122,7 @@ def test_table_as_text(name: str, results: Path, golden: Golden) -> None:
 def test_table_in_parquet(results: Path, golden: Golden) -> None:
     table = pq.read_table(results / "faces.parquet")
     schema = {field.name: str(field.type) for field in table.schema}
-    facts = json.loads(table.schema.metadata[FACTS_KEY.encode()])
+    facts = json.loads(table.schema.metadata[b"predictions"])
     text = json_lines([schema, facts, *table.to_pylist()])
     golden.check("tables/faces.parquet.jsonl", text, NUMBERS)
 

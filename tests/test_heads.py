@@ -18,11 +18,9 @@ from fer_vit.heads import (
     Output,
     find_output,
     one_sided,
-    other_side,
     output_titles,
-    turn_roll,
 )
-from fer_vit.losses import affect_loss, decode, head_loss, movement_loss
+from fer_vit.losses import decode, head_loss
 from fer_vit.model.additive import AdditiveHead
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
@@ -148,7 +146,7 @@ def test_movement_loss_is_the_cross_entropy_of_known_targets() -> None:
     target = torch.tensor([[0.2, 1, 0], [NAN, 0.5, NAN], [NAN] * 3, [0, 0, 0.9]])
     known = target.isfinite()
     expected = F.binary_cross_entropy(raw[known].sigmoid(), target[known])
-    loss = movement_loss(raw, target)
+    loss = head_loss("movements", raw, target)
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
     loss.backward()
     assert torch.equal(raw.grad == 0, ~known)
@@ -186,7 +184,8 @@ def test_pose_loss_is_of_the_shortest_turn() -> None:
 
 def test_angles_of_a_pose_are_from_minus_180_to_180() -> None:
     values = np.array([[190.0, -200.0, 170.0], [-180.0, 30.0, 180.0]])
-    turned = turn_roll(values, ["yaw", "pitch", "roll"], np.array([30.0, 0.0]))
+    outputs = HeadOutputs.among(["yaw", "pitch", "roll"])
+    turned = outputs.in_photo(values, np.array([-30.0, 0.0]))
     np.testing.assert_allclose(turned, [[-170.0, 160.0, -160.0], [-180.0, 30.0, 180.0]])
 
 
@@ -203,7 +202,7 @@ def test_affect_loss_is_one_less_concordance_and_the_squared_error() -> None:
         shift = (x.mean() - y.mean()) ** 2
         ccc = 2 * covariance[0, 1] / (covariance[0, 0] + covariance[1, 1] + shift)
         expected.append(1 - ccc + ((x - y) ** 2).mean())
-    assert affect_loss(raw, target).item() == pytest.approx(np.mean(expected), abs=1e-5)
+    assert head_loss("affect", raw, target).item() == pytest.approx(np.mean(expected), abs=1e-5)
 
 
 @pytest.mark.parametrize("faces", [1, 6, 7])
@@ -215,7 +214,7 @@ def test_affect_loss_of_a_batch_without_variance_is_the_squared_error(
     raw = torch.randn(faces, 1)
     target = torch.full((faces, 1), value)
     expected = (raw.tanh() - value).square().mean()
-    assert affect_loss(raw, target).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert head_loss("affect", raw, target).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("head", [*HEADS])
@@ -261,9 +260,11 @@ def test_raw_outputs_reach_the_values_of_a_head_and_no_others_on_a_bounded_scale
         (np.nan, 10.0, np.nan),
     ],
 )
-def test_turn_roll_stays_within_half_a_turn(roll: float, degrees: float, expected: float) -> None:
+def test_a_roll_in_the_photo_stays_within_half_a_turn(
+    roll: float, degrees: float, expected: float
+) -> None:
     values = np.array([[175.0, roll]])
-    turned = turn_roll(values, ["yaw", "roll"], np.array([degrees]))
+    turned = HeadOutputs.among(["yaw", "roll"]).in_photo(values, np.array([-degrees]))
     np.testing.assert_array_equal(turned, [[175.0, expected]])
 
 
@@ -289,12 +290,10 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     names = ["mouthSmileLeft", "jawOpen", "mouthSmileRight"]
     assert HEADS["movements"].mirror(names) == ([2, 1, 0], [1.0, 1.0, 1.0])
     assert HEADS["pose"].mirror(["yaw", "pitch", "roll"]).sign == [-1.0, 1.0, -1.0]
-    sides = {"left_brow": "right_brow", "eyeBlink_L": "eyeBlink_R", "AU12_r": "AU12_l"}
-    for name, partner in sides.items():
-        assert other_side(name) == partner
-        assert other_side(partner) == name
-    for name in ("jaw_up", "brightness", "upright", "frightened", "BRIGHT", "FOREHEAD_UPRIGHT"):
-        assert other_side(name) == name
+    both = ["left_brow", "right_brow", "eyeBlink_L", "eyeBlink_R", "AU12_r", "AU12_l"]
+    assert HEADS["movements"].mirror(both).source == [1, 0, 3, 2, 5, 4]
+    without = ["jaw_up", "brightness", "upright", "frightened", "BRIGHT", "FOREHEAD_UPRIGHT"]
+    assert HEADS["movements"].mirror(without).source == [*range(6)]
 
 
 @pytest.mark.parametrize(
@@ -308,8 +307,6 @@ def test_mirroring_swaps_sides_and_negates_yaw_and_roll() -> None:
     ],
 )
 def test_mirroring_swaps_each_side_in_a_name(names: list[str], mirrored: list[str]) -> None:
-    assert [other_side(name) for name in names] == mirrored
-    assert [other_side(name) for name in mirrored] == names
     outputs = [*names, *mirrored]
     assert one_sided(outputs) == []
     source, sign = HEADS["movements"].mirror(outputs)
@@ -343,7 +340,10 @@ def test_only_measured_outputs_and_means_of_them_are_weak() -> None:
     assert measured == outputs  # the same outputs, measured or not
     assert outputs.weak_columns == set()
     for sides in MEANS.values():  # each is a mean of both sides of the face
-        assert one_sided([*sides]) == [] or {*map(other_side, sides)} in map(set, MEANS.values())
+        every = [name for pair in MEANS.values() for name in pair]
+        source, _ = HEADS["movements"].mirror(every)
+        partner = {name: every[index] for name, index in zip(every, source, strict=True)}
+        assert {partner[name] for name in sides} in map(set, MEANS.values())
 
 
 def test_outputs_are_merged_in_the_order_of_heads_with_one_spelling() -> None:

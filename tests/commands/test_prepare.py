@@ -14,13 +14,14 @@ from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row
 from fer_vit.errors import FerVitError
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import DETECTORS, Detector, YuNet
+from fer_vit.face.detectors import DETECTORS, Detector
 from fer_vit.face.image import UNREADABLE, decode_image, encode_png
-from fer_vit.face.landmarks import full_image_face
 from fer_vit.geometry import TEMPLATE, Array, Image
 from fer_vit.sources import SOURCES, folder
 from fer_vit.sources.cartoon import draw_face
 from tests.helpers.commands import fails
+
+YUNET = type(DETECTORS["yunet"])
 
 POINTS = np.asarray(TEMPLATE)
 
@@ -64,11 +65,11 @@ def bright(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DETECTORS, "yunet", BrightFaces())
 
 
-def zipped(folder: Path) -> Path:
-    path = folder.with_suffix(".zip")
+def zipped(place: Path) -> Path:
+    path = place.with_suffix(".zip")
     with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted(folder.rglob("*.*")):
-            archive.write(file, file.relative_to(folder))
+        for file in sorted(place.rglob("*.*")):
+            archive.write(file, file.relative_to(place))
     return path
 
 
@@ -94,7 +95,9 @@ def test_prepare_makes_a_manifest_of_a_folder(
         ("3.png", picture(220, side=96)),
     ):
         np.testing.assert_allclose(
-            landmarks[name], full_image_face(decode_image(image)).landmarks, rtol=1e-5
+            landmarks[name],
+            DETECTORS["landmarks"].find_in_crop(decode_image(image)).landmarks,
+            rtol=1e-5,
         )
     printed = capsys.readouterr().out
     assert "2 of 3 (66.67%)" in printed
@@ -108,7 +111,9 @@ def test_prepare_makes_a_manifest_of_a_folder(
 def test_prepare_without_a_detector(
     photos: Path, tmp_path: Path, detector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
+    monkeypatch.setattr(
+        type(DETECTORS["yunet"]), "find", lambda *_: pytest.fail("the detector is not needed")
+    )
     prepare("folder", photos, tmp_path / "photos.parquet", detector=detector)
     manifest = Manifest.read(tmp_path / "photos.parquet")
     assert len(manifest) == 3
@@ -177,7 +182,9 @@ def test_wrong_arguments_before_anything_is_read(
 def test_drawn_faces_need_no_detector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(YuNet, "find", lambda *_: pytest.fail("the detector is not needed"))
+    monkeypatch.setattr(
+        type(DETECTORS["yunet"]), "find", lambda *_: pytest.fail("the detector is not needed")
+    )
     out = tmp_path / "drawn.parquet"
     prepare("drawn", tmp_path / "faces", out, count=40, size=32, colour=True)
     assert f"{out}: 40 rows" in capsys.readouterr().out

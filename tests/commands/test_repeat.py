@@ -12,10 +12,9 @@ from sklearn.metrics import accuracy_score
 
 import fer_vit
 from fer_vit import load
-from fer_vit.cli import split_options
 from fer_vit.commands.repeat import SCORES, summarize_runs, table_rows
 from fer_vit.errors import FerVitError
-from tests.helpers.commands import fails, read, run
+from tests.helpers.commands import fails, parse, read, run
 from tests.helpers.logits import labelled_logits
 
 
@@ -137,23 +136,15 @@ def test_a_damaged_score_is_named(
             fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=1, output=output)
 
 
-def test_split_options_takes_the_values_of_options() -> None:
-    words = ["faces.parquet", "--model.lr", "-1", "--folds", "2", "--model=a.B", "--model.compile"]
-    words += [
-        "--by",
-        "model",
-        "--trainer.callbacks+=EMA",
-        "--checkpoint",
-        "x",
-        "--seed_everything",
-        "3",
-    ]
-    options, others = split_options(words)
-    assert options == [
+def test_options_of_fit_stand_anywhere_with_their_values() -> None:
+    words = ["faces.parquet", "--model.lr", "-1", "--seeds", "2", "--model=a.B", "--model.compile"]
+    words += ["--split", "test", "--trainer.callbacks+=EMA", "--trainer.max_epochs", "3"]
+    given = parse("repeat", *words)
+    assert given.pop("fit_options") == [
         "--model.lr=-1",
         "--model=a.B",
         "--model.compile",
         "--trainer.callbacks+=EMA",
-        "--seed_everything=3",
+        "--trainer.max_epochs=3",
     ]
-    assert others == ["faces.parquet", "--folds", "2", "--by", "model", "--checkpoint", "x"]
+    assert given == {"manifest": "faces.parquet", "seeds": "2", "split": "test"}

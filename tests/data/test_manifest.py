@@ -12,7 +12,7 @@ import pytest
 
 import fer_vit.data.schema as schema
 from fer_vit.data.manifest import Manifest, in_fold
-from fer_vit.data.schema import SCHEMA, SPLITS, Reading, Row, write_manifest
+from fer_vit.data.schema import SPLITS, Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
@@ -102,8 +102,8 @@ def test_a_manifest_has_the_layout_of_hugging_face_and_metadata(tmp_path: Path) 
     merged = manifest.merge_labels({"neutral": "calm", "anger": "anger"})
     merged.write(tmp_path / "n.parquet")
     for name in ("m", "n"):
-        schema = pq.read_schema(tmp_path / f"{name}.parquet")
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        written = pq.read_schema(tmp_path / f"{name}.parquet")
+        features = json.loads(written.metadata[b"huggingface"])["info"]["features"]
         assert features == {"image": {"_type": "Image"}}
 
 
@@ -220,9 +220,8 @@ def broken(tmp_path: Path, **columns: list[object]) -> Path:
     table = pq.read_table(write(tmp_path / "m.parquet"))
     for name, values in columns.items():
         place = table.column_names.index(name)
-        table = table.set_column(
-            place, SCHEMA.field(name), pa.array(values, SCHEMA.field(name).type)
-        )
+        field = table.schema.field(name)
+        table = table.set_column(place, field, pa.array(values, field.type))
     pq.write_table(table, tmp_path / "m.parquet")
     return tmp_path / "m.parquet"
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fer_vit.data.dataset import FaceDataset, collate, crop_mirrored
+from fer_vit.data.dataset import FaceDataset, collate
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError
@@ -17,6 +17,7 @@ from fer_vit.face.image import encode_png
 from fer_vit.geometry import rotation
 from fer_vit.heads import HeadOutputs
 from fer_vit.sources.cartoon import draw_face
+from tests.helpers.logits import crop_mirrored
 
 OUTPUTS = {
     "movements": ["mouthSmileLeft", "mouthSmileRight"],

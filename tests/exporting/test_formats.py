@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.exporting.formats import FORMATS, ExportOptions, Format, find_format
+from fer_vit.exporting.formats import FORMATS, ExportOptions, find_format
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -28,10 +29,7 @@ def test_formats_take_an_option_or_refuse_it(suffix: str, tmp_path: Path) -> Non
 
 def test_formats_are_found_by_the_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry is all that a new format needs."""
-    written = []
-    added = Format(
-        "NAME.new", "for a test", lambda options: None, lambda *given: written.append(given)
-    )
+    added = replace(FORMATS[".onnx"], name="NAME.new")
     monkeypatch.setitem(FORMATS, ".new", added)
     assert find_format(Path("model.NEW")) is added
     with pytest.raises(FerVitError, match=r"NAME\.new"):
@@ -49,13 +47,9 @@ def test_folders_may_have_a_version(name: str) -> None:
         "a.txt",
         "a.onnx.zip",
         "a.onnx ",
-        "a.onnx.",
-        "a.pt",
-        "a._onnx",
         "a.ónnx",
         "a.",
         "a.½",
-        "a.-",
         "..",
     ],
 )
