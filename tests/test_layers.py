@@ -159,7 +159,6 @@ NOT_YET = {
     "commands/test_app.py",
     "commands/test_compare.py",
     "commands/test_evaluate.py",
-    "commands/test_export.py",
     "commands/test_faithfulness.py",
     "commands/test_hostile.py",
     "commands/test_predict.py",
