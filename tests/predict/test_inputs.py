@@ -3,10 +3,13 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.predict.inputs import as_sources, find_inputs
+from fer_vit.face.image import encode_png
+from fer_vit.predict.inputs import find_inputs
+from tests.helpers.faces import tiny_recognizer
 
 
 def test_links_to_folders_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
@@ -58,9 +61,11 @@ def test_find_inputs(tmp_path: Path) -> None:
 def test_what_a_folder_has_besides_photos_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("a.png", "notes.txt", ".hidden"):
+    (tmp_path / "a.png").write_bytes(encode_png(np.zeros((8, 8, 3), np.uint8)))
+    for name in ("notes.txt", ".hidden"):
         (tmp_path / name).touch()
-    assert as_sources([tmp_path, tmp_path / "a.png"]) == [tmp_path / "a.png"] * 2
+    faces = tiny_recognizer(("a", "b")).predict([tmp_path, tmp_path / "a.png"], workers=0)
+    assert [info.path for info in faces.infos] == [str(tmp_path / "a.png")] * 2
     notes = [record.getMessage() for record in caplog.records if record.name == "fer_vit"]
     assert len(notes) == 2
     assert "1 .txt" in notes[0]

@@ -13,20 +13,19 @@ from fer_vit.face.crop import DEFAULT_REGIONS, crop_face, mirror, region_boxes
 from fer_vit.face.image import encode_png
 from fer_vit.fields import is_owned
 from fer_vit.geometry import rotation
-from fer_vit.heads import HEADS, HeadOutputs
+from fer_vit.heads import HEADS
 from fer_vit.losses import decode
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import build_model
-from fer_vit.predict.computed import pose_source
 from fer_vit.predict.outputs import Outputs, check_outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.sources.cartoon import draw_face
 from fer_vit.store.model_folder import save_network
-from fer_vit.tables.join import add_columns
 from fer_vit.tables.predicted import read_predictions
 from tests.helpers.commands import CROPS, fails, predict, run
 from tests.helpers.crops import as_tensors
+from tests.helpers.faces import tiny_recognizer
 from tests.helpers.videos import write_video
 
 OUTPUTS = {"movements": ["jawOpen"], "pose": ["yaw", "pitch", "roll"], "affect": ["valence"]}
@@ -99,17 +98,6 @@ def test_columns_of_heads_are_owned(name: str) -> None:
     assert is_owned(name, ["happiness"])
 
 
-def test_user_columns_do_not_replace_outputs(folder: Path, tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    (photos / "a.png").write_bytes(encode_png(draw_face("anger", 0, 64)[0]))
-    predict(photos, folder, tmp_path / "faces.csv", *CROPS)
-    faces = read_predictions(tmp_path / "faces.csv")
-    (tmp_path / "more.csv").write_text("path,valence\na.png,0.5\n")
-    with pytest.raises(FerVitError, match="valence"):
-        add_columns(faces, tmp_path / "more.csv")
-
-
 @pytest.mark.parametrize("label", ["contempt", "anger"])
 def test_shipped_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> None:
     """The network is exactly symmetric: rounding to half precision keeps equal weights equal."""
@@ -138,7 +126,6 @@ def test_shipped_model_mirrors_the_outputs_of_a_mirrored_crop(label: str) -> Non
 @pytest.mark.parametrize(
     ("chosen", "columns"),
     [
-        (("movements",), {"move_jawOpen"}),
         (("pose", "affect"), {"yaw", "pitch", "roll", "valence"}),
         (("expression",), {"label", "confidence", "p_anger", "entropy", "ambiguous"}),
     ],
@@ -198,8 +185,8 @@ def test_the_origin_records_what_the_pose_is_from(model: Recognizer, checkpoint:
     options = {"face": "crop", "detector": "landmarks", "workers": 0}
     assert model.predict(photo, **options).origin.pose_from == "head"
     assert load(checkpoint, "cpu").predict(photo, **options).origin.pose_from == "landmarks"
-    some = HeadOutputs.among(["yaw", "valence", "roll"])
-    assert pose_source(some) == "head: yaw, roll; landmarks: pitch"
+    some = tiny_recognizer(("a", "b"), ("yaw", "valence", "roll"))
+    assert some.origin().pose_from == "head: yaw, roll; landmarks: pitch"
 
 
 def test_videos_have_smoothed_outputs(model: Recognizer, tmp_path: Path) -> None:

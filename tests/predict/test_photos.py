@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,16 @@ from PIL.TiffImagePlugin import AppendingTiffWriter
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec, crop_face
 from fer_vit.face.detection import Detection
-from fer_vit.face.detectors import Detector, NoDetector
+from fer_vit.face.detectors import Detector
 from fer_vit.face.finder import FaceFinder, FaceMode
-from fer_vit.face.headers import SUBFILE_TYPE
 from fer_vit.face.image import UNREADABLE, encode_png, read_image
-from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Source
-from fer_vit.geometry import TEMPLATE, Image
+from fer_vit.faces import FIRST_FRAME, NO_FACE, OK, Faces, Source
+from fer_vit.geometry import TEMPLATE, Align, Image
+from fer_vit.model.config import RegionViTConfig
+from fer_vit.model.region_vit import build_model
 from fer_vit.predict.inputs import find_inputs
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.reading import SourceReader, read_batches
+from fer_vit.predict.recognizer import Recognizer, load
 from tests.helpers.marks import slow
 from tests.helpers.videos import write_numbered
 
@@ -40,14 +43,27 @@ class Searching(Detector):
         return self.function(image)
 
 
-def reader(
+@cache
+def recognizer(size: int, align: Align) -> Recognizer:
+    """A model for crops of this size; its network is not used."""
+    shape = {"img_size": size, "patch_size": size // 2, "embed_dim": 8, "depth": 1, "num_heads": 1}
+    net = build_model(RegionViTConfig(**shape, regions=SPEC.regions), ["a", "b"])
+    net.settings.crop = replace(net.settings.crop, align=align)
+    return load(net, "cpu")
+
+
+def read(
     sources: Sequence[Source],
     find: Callable[[Image], list[Detection]] | None,
     mode: FaceMode = "detect",
     spec: CropSpec = SPEC,
-) -> SourceReader:
-    detector = Searching(find) if find else NoDetector()
-    return SourceReader(sources, FaceFinder(spec, mode, detector), PhotoOptions())
+    **options: int,
+) -> list[Faces]:
+    """The photos with their crops, in batches of one unless an option differs."""
+    detector = Searching(find) if find else "none"
+    chosen = {"workers": 0, "batch_size": 1, "face": mode, "detector": detector, **options}
+    model = recognizer(spec.size, spec.align)
+    return list(model.find(sources, PhotoOptions(**chosen)))
 
 
 def detect_squares(image: Image) -> list[Detection]:
@@ -66,26 +82,18 @@ def detect_squares(image: Image) -> list[Detection]:
         ),
         ({"detector": "landmarks"}, "landmarks"),
         ({"min_score": 1.1}, "`min_score`.* 0 to 1"),
-        ({"min_score": "high"}, "`min_score`.* number"),
         ({"min_score": 0.5, "face": "crop"}, "`min_score`"),
         ({"batch_size": 1.5}, "`batch_size`.* whole number"),
-        ({"every": 2.5}, "`every`.* whole number"),
-        ({"workers": "two"}, "`workers`.* whole number"),
         ({"fps": "five"}, "`fps`.* number"),
         ({"start": -1.0}, "`start`.* 0 or more"),
         ({"min_score": float("nan")}, "`min_score`.* a number"),
         ({"batch_size": 0}, "`batch_size`.* 1 or more"),
         ({"batch_size": 10**30}, "`batch_size`.* below"),
-        ({"every": 10**30}, "`every`.* below"),
-        ({"workers": 10**30}, "`workers`.* below"),
-        ({"every": 0}, "`every`.* 1 or more"),
         ({"fps": 5.0, "every": 2}, "`fps` or `every`.* 5 and 2"),
         ({"fps": float("inf")}, "`fps` .* above 0,.* inf"),
-        ({"fps": 0.0}, "`fps` .* above 0,.* 0.$"),
         ({"fps": -5.0}, "`fps` .* above 0,.* -5.$"),
         ({"start": 5.0, "end": 4.0}, "`end`.* 5 or more"),
         ({"smooth": -1.0}, "smooth"),
-        ({"detect_every": 0}, "detect_every"),
     ],
 )
 def test_photo_options_refuse_wrong_values(options: dict[str, Any], message: str) -> None:
@@ -117,8 +125,8 @@ def photos(tmp_path: Path) -> Path:
 @squares
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (2, 0), (5, 2)])
 def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, workers: int) -> None:
-    squares_of = reader(find_inputs([photos]).files, detect_squares)
-    batches = list(read_batches(squares_of, range(5), batch_size, workers))
+    sources = find_inputs([photos]).files
+    batches = read(sources, detect_squares, batch_size=batch_size, workers=workers)
     seen = [
         (Path(photo.path).name, photo.status, len(photo.faces))
         for faces in batches
@@ -150,7 +158,7 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
     ],
 )
 def test_reduced_decoding_keeps_rotated_photos_in_place(
-    shape: tuple[int, int], orientation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int], orientation: int, tmp_path: Path
 ) -> None:
     """The detector finds the middle of a bright square, after rotation by EXIF."""
     image = np.zeros((*shape, 3), np.uint8)
@@ -176,8 +184,7 @@ def test_reduced_decoding_keeps_rotated_photos_in_place(
     search = finder.find_in_file((tmp_path / "photo.jpg").read_bytes())
     face = search.faces
     assert search.size == read_image(tmp_path / "photo.jpg").shape[1::-1]
-    monkeypatch.setattr("fer_vit.face.image.reduction_to", lambda *_: 1)
-    whole = finder.find_in_file((tmp_path / "photo.jpg").read_bytes()).faces
+    whole = finder.find(read_image(tmp_path / "photo.jpg"))
     assert max(seen[0]) == (2643 if shape[0] % 2 and orientation > 1 else (max(shape) + 1) // 2)
     assert np.abs(face.landmarks - whole.landmarks).max() < 0.1
 
@@ -204,7 +211,7 @@ def test_a_large_photo_is_decoded_as_far_as_needed(size: int, whole: bool, tmp_p
         part = image.shape[1] / 2643
         return [Detection(face.box * part, face.landmarks * part, face.score)]
 
-    faces = next(reader([tmp_path / "photo.jpg"], detector, spec=spec).read_faces(0))
+    (faces,) = read([tmp_path / "photo.jpg"], detector, spec=spec)
     assert seen == [(992, 1322, 3)]  # half, rounded up
     assert faces.infos[0].size == (2643, 1983) or faces.infos[0].size == (2644, 1984)
     assert np.allclose(faces.box[0], face.box, rtol=1e-3)
@@ -232,22 +239,20 @@ def test_photos_of_crops_are_read_by_their_landmarks_or_whole(photos: Path) -> N
     image[48:, 48:] = 255
     (photos / "one.png").write_bytes(encode_png(image))
     paths = [photos / "one.png", photos / "none.png"]
-    corners = reader(paths, detect_corner, "crop")
-    faces = next(corners.read_faces(0))
-    unseen = next(corners.read_faces(1))
+    faces, unseen = read(paths, detect_corner, "crop")
     assert faces.infos[0].status == unseen.infos[0].status == OK
     assert faces.crops.image.mean() > 240
     assert unseen.score.tolist() == [0]
     # Where no face is found the image is taken whole; without a detector it is taken to be framed
     # like the template.
-    framed = next(reader(paths, None, "crop").read_faces(0))
+    framed, _ = read(paths, None, "crop")
     assert np.isnan(framed.box).all()
     assert len(framed) == 1
     assert unseen.crops.valid.all()
     assert (unseen.crops.boxes == framed.crops.boxes).all()
     assert framed.crops.image.mean() < 100
     # With align="crop" the full image is used with the regions of the detected face.
-    kept = next(reader(paths, detect_corner, "crop", CropSpec(48, align="crop")).read_faces(0))
+    kept, _ = read(paths, detect_corner, "crop", CropSpec(48, align="crop"))
     assert (kept.crops.image == framed.crops.image).all()
     assert not np.allclose(kept.crops.boxes, framed.crops.boxes)
 
@@ -258,9 +263,8 @@ def test_animations_and_videos_named_as_images(tmp_path: Path) -> None:
         frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], duration=100)
         frames[0].save(tmp_path / f"still_{name}")
     write_numbered(tmp_path / "clip.mp4", [0.0, 0.1]).rename(tmp_path / "clip.jpg")
-    files = reader(find_inputs([tmp_path]).files, lambda _: [])
-    infos = [next(files.read_faces(index)).infos[0] for index in range(7)]
-    status = {Path(info.path).name: info.status for info in infos}
+    found = read(find_inputs([tmp_path]).files, lambda _: [])
+    status = {Path(faces.infos[0].path).name: faces.infos[0].status for faces in found}
     assert status.pop("clip.jpg").startswith("a video")
     assert status == {name: NO_FACE if name.startswith("still") else FIRST_FRAME for name in status}
 
@@ -274,12 +278,12 @@ def test_pages_of_a_tiff(tmp_path: Path) -> None:
     page.save(tmp_path / "burst.mpo", save_all=True, append_images=[page])
     with AppendingTiffWriter(tmp_path / "pyramid.tif", new=True) as file:
         for side in (64, 32, 16):
-            kind = {SUBFILE_TYPE: int(side < 64)}
+            kind = {254: int(side < 64)}  # a reduced copy of another page
             page.resize((side, side)).save(file, format="TIFF", tiffinfo=kind)
             file.newFrame()
     names = ["scans.tif", "big.tif", "single.tif", "burst.mpo", "pyramid.tif"]
-    files = reader([tmp_path / name for name in names], lambda _: [])
-    status = [next(files.read_faces(index)).infos[0].status for index in range(len(names))]
+    found = read([tmp_path / name for name in names], lambda _: [])
+    status = [faces.infos[0].status for faces in found]
     assert status == [FIRST_FRAME, FIRST_FRAME, NO_FACE, NO_FACE, NO_FACE]
 
 
@@ -293,14 +297,8 @@ def test_a_crop_that_is_a_photo_is_found_by_the_chosen_detector(tmp_path: Path) 
         return [Detection(small, small[:2] + np.array(TEMPLATE) * (small[2:] - small[:2]), 0.9)]
 
     crops = [np.zeros((500, 500, 3), np.uint8), np.zeros((60, 60, 3), np.uint8)]
-    searched = reader(crops, detector, "crop")
-    assert [next(searched.read_faces(row)).infos[0].taken_whole for row in range(2)] == [
-        True,
-        False,
-    ]
+    found = read(crops, detector, "crop")
+    assert [faces.infos[0].taken_whole for faces in found] == [True, False]
     assert (500, 500) in sizes
-    unsearched = reader(crops, None, "crop")
-    assert [next(unsearched.read_faces(row)).infos[0].taken_whole for row in range(2)] == [
-        False,
-        False,
-    ]
+    found = read(crops, None, "crop")
+    assert [faces.infos[0].taken_whole for faces in found] == [False, False]

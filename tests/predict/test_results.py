@@ -21,15 +21,16 @@ from skimage.data import astronaut
 
 import fer_vit
 from fer_vit import FerVitError, ImageError, ModelError, load, table
-from fer_vit.engine.torch_threads import FEW_FACES, few_threads
+from fer_vit.engine.torch_threads import few_threads
 from fer_vit.face import image
 from fer_vit.face.crop import DEFAULT_REGIONS
-from fer_vit.face.finder import MAX_SIDE
+from fer_vit.face.detection import Detection
+from fer_vit.face.detectors import FindsFaces
 from fer_vit.face.image import encode_png
 from fer_vit.faces import no_faces
+from fer_vit.geometry import Image
 from fer_vit.predict.face_results import FaceResult, FaceResults
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.processes import opencv_in_one_thread
 from fer_vit.store.hub import DEFAULT_MODEL
 from tests.helpers.commands import main
 from tests.helpers.hostile import claiming
@@ -247,9 +248,6 @@ def test_faces_of_a_photo_that_was_searched_in_a_reduced_copy(
     exif[0x0112] = orientation
     stored = upright if orientation == 1 else upright.transpose(Pil.Transpose.ROTATE_90)
     stored.save(tmp_path / "large.jpg", exif=exif, quality=95)
-    if orientation == 1:
-        content = (tmp_path / "large.jpg").read_bytes()
-        assert image.reduction_to(content, MAX_SIDE) > 1
     (face,) = model.predict(tmp_path / "large.jpg", workers=0)
     assert face.info.size == upright.size
     assert face.read_photo().shape[1::-1] == upright.size
@@ -352,31 +350,39 @@ def test_predict_restores_the_threads_of_the_process(model: Recognizer, folder: 
             model.predict(folder / "b.png", workers=0)
         assert cv2.getNumThreads() == 3
         assert torch.get_num_threads() == 3
-        with few_threads(FEW_FACES):
+        with few_threads(1):
             assert torch.get_num_threads() == 1
-        with few_threads(FEW_FACES + 1):
+        with few_threads(64):
             assert torch.get_num_threads() == 3
     finally:
         cv2.setNumThreads(before[0])
         torch.set_num_threads(before[1])
 
 
-def test_blocks_that_overlap_in_threads_restore_opencv() -> None:
-    before = cv2.getNumThreads()
+def test_predictions_that_overlap_in_threads_restore_opencv(model: Recognizer) -> None:
     first = threading.Event()
     second = threading.Event()
 
-    def work() -> None:
-        with opencv_in_one_thread():
+    class Waiting:
+        def find(self, image: Image) -> list[Detection]:
             first.set()
             second.wait(PATIENCE)
+            return []
 
-    cv2.setNumThreads(3)
-    try:
-        thread = threading.Thread(target=work)
-        with opencv_in_one_thread():
+    class Overlapping:
+        def find(self, image: Image) -> list[Detection]:
             thread.start()
             assert first.wait(PATIENCE)
+            return []
+
+    def predict(detector: FindsFaces) -> None:
+        model.predict(np.zeros((9, 9, 3), np.uint8), detector=detector, workers=0)
+
+    thread = threading.Thread(target=predict, args=(Waiting(),))
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(3)
+    try:
+        predict(Overlapping())
         assert cv2.getNumThreads() == 1
         second.set()
         thread.join()
