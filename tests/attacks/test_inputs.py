@@ -2,24 +2,19 @@
 columns that cannot be meant.
 """
 
-import cmath
-import math
-import pickle
 from dataclasses import replace
 from errno import ENOENT
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import MAX_COORDINATE, Reading, Row, write_manifest
+from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
 from fer_vit.face.image import encode_png
 from fer_vit.files import atomic_write
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.people import AngleMean
 from fer_vit.tables.table_reader import read_table
 from fer_vit.train.datamodule import FaceDataModule
 from tests.helpers.commands import TINY, run
@@ -111,7 +106,7 @@ def test_persons_cannot_be_the_conditions(tmp_path: Path, capsys: pytest.Capture
     "changed",
     [
         {"landmarks": POINTS + 1e30},
-        {"landmarks": POINTS - 2 * MAX_COORDINATE},
+        {"landmarks": POINTS - 2e6},
         {"landmarks": np.full_like(POINTS, 5)},
         {"score": np.inf},
         {"score": -np.inf},
@@ -171,38 +166,3 @@ def test_parents_that_other_processes_remove_and_make_again(
     assert len(lost) == 6
     with pytest.raises(FerVitError, match="Cannot write"), atomic_write(Path("/proc/a/faces.csv")):
         pass
-
-
-def test_the_mean_of_angles_does_not_depend_on_their_order() -> None:
-    """A head that looks around by more than half a turn."""
-    angles = [0.0, 100.0, 150.0, -150.0, 170.0]
-    means = []
-    for order in permutations(angles):
-        mean = AngleMean(360.0)
-        for angle in order:
-            mean.add(angle, 0.1)
-        means.append(mean.value)
-    expected = math.degrees(cmath.phase(sum(cmath.rect(1, math.radians(a)) for a in angles)))
-    assert means == pytest.approx([expected] * len(means))
-
-    steady = AngleMean(360.0)
-    for angle, step in ((-60.0, 0.5), (30.0, 0.25), (30.0, 0.25)):
-        steady.add(angle, step)
-    assert steady.value == pytest.approx(-15)
-
-
-def test_opposite_angles_have_no_mean() -> None:
-    for angles in ((0.0, 180.0), (-90.0, 90.0), (10.0, -170.0), (0.0, 120.0, -120.0)):
-        mean = AngleMean(360.0)
-        for angle in angles:
-            mean.add(angle, 0.1)
-        assert mean.value is None
-
-
-def test_a_mean_of_angles_needs_no_memory_for_each() -> None:
-    mean = AngleMean(360.0)
-    before = len(pickle.dumps(mean))
-    for _ in range(1000):
-        mean.add(170.5, 0.04)
-    assert len(pickle.dumps(mean)) == before
-    assert mean.value == pytest.approx(170.5)

@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 from PIL import Image as Pil
 
 from fer_vit import FerVitError, ImageError, load
-from fer_vit.engine.torch_threads import FEW_FACES, compute_in_forks, few_threads
+from fer_vit.engine.torch_threads import few_threads
 from fer_vit.face.image import encode_png
-from fer_vit.predict.inputs import as_sources
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.rendering import DRAWING_LOCK, rasterize, save_figure
+from fer_vit.report.rendering import rasterize, save_figure
 from fer_vit.store.model_folder import load_network
 from fer_vit.system.settings import ThreadLock
 from tests.helpers.processes import PATIENCE
@@ -44,14 +43,14 @@ def test_a_thread_that_begins_during_a_prediction_keeps_the_threads_of_torch() -
     numbers = []
 
     def predict() -> None:
-        with few_threads(FEW_FACES):
+        with few_threads(1):
             entered.set()
             assert left.wait(PATIENCE)
         numbers.append(torch.get_num_threads())
 
     try:
         torch.set_num_threads(3)
-        with few_threads(FEW_FACES):
+        with few_threads(1):
             thread = in_thread(predict)
             assert entered.wait(PATIENCE)
         left.set()
@@ -66,11 +65,11 @@ def test_a_thread_that_begins_during_a_prediction_keeps_the_threads_of_torch() -
 def test_a_forked_process_has_one_thread_and_free_locks(model: Recognizer) -> None:
     """OpenMP's threads, and the thread that had a lock, do not exist there."""
     before = torch.get_num_threads()
-    locks = [ThreadLock(), DRAWING_LOCK]
+    lock = ThreadLock()
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with locks[0], locks[1]:
+        with lock:
             held.set()
             done.wait(PATIENCE)
 
@@ -80,31 +79,14 @@ def test_a_forked_process_has_one_thread_and_free_locks(model: Recognizer) -> No
         assert held.wait(PATIENCE)
         process = os.fork()
         if process == 0:
-            free = all(lock._lock.acquire(blocking=False) for lock in locks)
-            os._exit(torch.get_num_threads() if free else 99)
+            with lock:  # a lock that is never free would wait for ever
+                rasterize(Figure())
+            os._exit(torch.get_num_threads())
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
         assert torch.get_num_threads() == 3
     finally:
         done.set()
         torch.set_num_threads(before)
-
-
-def test_forks_compute_in_one_thread_from_the_first_model_on(
-    model: Recognizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pickled = pickle.dumps(model)
-    registered = []
-    monkeypatch.setattr("fer_vit.engine.torch_threads.call_after_fork", registered.append)
-    compute_in_forks.cache_clear()
-    try:
-        load(model.net, "cpu")
-        load(model.net, "cpu")
-        assert len(registered) == 1
-        compute_in_forks.cache_clear()
-        pickle.loads(pickled)
-        assert len(registered) == 2
-    finally:
-        compute_in_forks.cache_clear()
 
 
 @pytest.mark.slow
@@ -145,7 +127,9 @@ def test_a_setting_of_matplotlib_that_another_thread_changes_meanwhile_stays(
     assert dict(matplotlib.rcParams) == settings | {"lines.linewidth": 7.0}
 
 
-def test_paths_of_any_kind_are_paths(tmp_path: Path, astronaut: np.ndarray) -> None:
+def test_paths_of_any_kind_are_paths(
+    model: Recognizer, tmp_path: Path, astronaut: np.ndarray
+) -> None:
     (tmp_path / "a.png").write_bytes(encode_png(astronaut))
     path = tmp_path / "a.png"
     (entry,) = os.scandir(tmp_path)
@@ -156,10 +140,11 @@ def test_paths_of_any_kind_are_paths(tmp_path: Path, astronaut: np.ndarray) -> N
         np.array([str(path)], np.dtypes.StringDType()),
     ]
     for images in (str(path), entry, *arrays):
-        assert as_sources(images) == [path]
+        (face,) = model.predict(images, face="crop", detector="none", workers=0)
+        assert face.path == str(path)
 
 
-def test_images_in_memory_that_are_none() -> None:
+def test_images_in_memory_that_are_none(model: Recognizer) -> None:
     png = io.BytesIO()
     Pil.effect_noise((64, 64), 50).save(png, "PNG")
     truncated = Pil.open(io.BytesIO(png.getvalue()[:1000]))
@@ -167,14 +152,13 @@ def test_images_in_memory_that_are_none() -> None:
     closed.close()
     for image in (truncated, closed):
         with pytest.raises(ImageError, match="Open it again"):
-            as_sources(image)
+            model.predict(image)
 
     grey = np.arange(16, dtype=np.uint8).reshape(4, 4)
     with pytest.raises(FerVitError, match="masked"):
-        as_sources(np.ma.masked_greater(grey, 9))
-    (unmasked,) = as_sources(np.ma.masked_greater(grey, 99))
-    assert isinstance(unmasked, np.ndarray)
-    assert np.array_equal(unmasked[..., 0], grey)
+        model.predict(np.ma.masked_greater(grey, 9))
+    (face,) = model.predict(np.ma.masked_greater(grey, 99), face="crop", detector="none")
+    assert np.array_equal(face.read_photo()[..., 0], grey)
 
 
 @pytest.mark.parametrize("came", [3, b"name", torch.nn.Linear(1, 1), [1]])
@@ -196,3 +180,18 @@ def test_a_photo_that_changed_its_size_is_not_explained(
     for use in (face.read_photo, face.plot, lambda: model.explain(face)):
         with pytest.raises(ImageError, match=r"512 x 512 pixels.*got 512 x 400"):
             use()
+
+
+def test_forks_compute_in_one_thread_also_with_a_model_that_was_pickled(model: Recognizer) -> None:
+    """A child that was forked in a prediction has the threads of no other process."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        for used in (model, pickle.loads(pickle.dumps(model))):
+            process = os.fork()
+            if process == 0:
+                used.predict(np.zeros((20, 20, 3), np.uint8), face="crop", detector="none")
+                os._exit(torch.get_num_threads())
+            assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    finally:
+        torch.set_num_threads(before)

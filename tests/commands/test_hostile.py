@@ -10,16 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from fer_vit.face.detection import Detection
 from fer_vit.face.detectors import DETECTORS, Detector
-from fer_vit.face.image import CRASHED, decode_image, encode_png
+from fer_vit.face.image import CRASHED, encode_png
+from fer_vit.faces import FIRST_FRAME, OK
 from fer_vit.geometry import TEMPLATE, Image
 from fer_vit.predict.inputs import find_inputs, is_video
-from fer_vit.predict.photos import FIRST_FRAME, OK
 from fer_vit.texts import as_text
 from tests.helpers.commands import CROPS, TINY, fails, predict, run
 from tests.helpers.hostile import add_odd, write_hostile
@@ -163,12 +164,14 @@ def test_training_names_the_image_that_kills_its_worker(
     rows = pq.read_table(manifest).to_pylist()
     deadly = next(row["image"] for row in rows if row["split"] == split)
 
-    def decode(data: bytes) -> Image:
-        if data == deadly["bytes"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return decode_image(data)
+    decode = cv2.imdecode
 
-    monkeypatch.setattr("fer_vit.data.manifest.decode_image", decode)
+    def die(data: np.ndarray, flags: int) -> Image:
+        if data.tobytes() == deadly["bytes"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return decode(data, flags)
+
+    monkeypatch.setattr(cv2, "imdecode", die)
     words = [*TINY, f"--data.manifest={manifest}", "--data.num_workers=2"]
     if verb == "fit":
         words += [
@@ -189,7 +192,6 @@ def test_prepare_leaves_out_a_file_that_kills_its_worker_and_names_it(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fer_vit.sources.add_landmarks.IMAGES_PER_WORKER", 2)
     monkeypatch.setitem(DETECTORS, "yunet", KillAt66())
     for width in range(62, 70):
         path = tmp_path / "faces" / "train" / ("sad", "happy")[width % 2] / f"{width}.png"

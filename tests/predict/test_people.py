@@ -282,6 +282,16 @@ def test_the_mean_of_a_roll_is_a_direction(
     assert row["mean_roll"] == (mean if mean is None else pytest.approx(mean))
 
 
+def test_the_mean_of_angles_does_not_depend_on_their_order(tmp_path: Path) -> None:
+    """A head that looks around by more than half a turn."""
+    angles = [0.0, 100.0, 150.0, -150.0, 170.0]
+    expected = math.degrees(cmath.phase(sum(cmath.rect(1, math.radians(a)) for a in angles)))
+    for order in (angles, angles[::-1], sorted(angles)):
+        video = output_frames([(angle,) for angle in order], ("roll",))
+        (row,), _ = tables_of(video, tmp_path, columns=("roll",))
+        assert row["mean_roll"] == pytest.approx(expected)
+
+
 def test_an_unknown_movement_ends_its_interval(tmp_path: Path) -> None:
     video = output_frames([(value,) for value in (0.8, np.nan, np.nan, 0.9, 0.9)], (SMILE,))
     _, intervals = tables_of(video, tmp_path, columns=(SMILE,), threshold=0.5)
