@@ -10,8 +10,9 @@ from packaging.requirements import Requirement
 from skimage.data import astronaut
 
 from fer_vit.data.schema import Reading, Row, write_manifest
+from fer_vit.errors import FerVitError
 from fer_vit.explain.methods import METHODS
-from fer_vit.extras import EXTRAS
+from fer_vit.extras import needed_by
 from fer_vit.face.image import encode_png
 from fer_vit.labels import EXPRESSIONS
 from tests.helpers.core import (
@@ -115,12 +116,20 @@ def test_what_is_hidden_here_is_what_the_core_lacks() -> None:
 
 
 def test_the_modules_of_the_extras_are_those_of_pyproject() -> None:
+    """An import that fails names the extra that has the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = {Requirement(line).name for line in project["dependencies"]}
-    for extra, modules in EXTRAS.items():
+    of_extras = set()
+    for extra in ("figures", "torch"):
         listed = {Requirement(line).name for line in project["optional-dependencies"][extra]}
-        assert listed - core - {"fer-vit"} == {*modules}
-    assert {module for modules in EXTRAS.values() for module in modules} == HEAVY | {"onnxscript"}
+        for name in listed - core - {"fer-vit"}:
+            of_extras.add(name)
+            with pytest.raises(FerVitError, match=rf"needs more packages.*\b{extra}\b"):
+                fail_to_import(name)
+    assert of_extras == HEAVY | {"onnxscript"}
+    for name in core:
+        with pytest.raises(ModuleNotFoundError):
+            fail_to_import(name)
 
 
 @pytest.mark.parametrize("kind", ["photos", "a report", *slow("help", "tables", "live")])
@@ -169,3 +178,8 @@ def test_the_server_predicts_and_explains(tmp_path: Path) -> None:
     assert "faces.csv" in report["files"]
     assert len(report["photos"]) == 1
     assert METHODS["regions"].title in page
+
+
+def fail_to_import(name: str) -> None:
+    with needed_by("It"):
+        raise ModuleNotFoundError(name=name)

@@ -10,8 +10,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,27 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from fer_vit import load
 from fer_vit.data.dataset import FaceDataset
 from fer_vit.data.manifest import Manifest
-from fer_vit.data.schema import SCHEMA, SPLITS
+from fer_vit.data.schema import SPLITS, Reading, write_manifest
 from fer_vit.errors import FerVitError
 from fer_vit.face.crop import CropSpec
 from fer_vit.face.image import encode_png
 from fer_vit.geometry import LANDMARKS
-from fer_vit.predict.table_folder import check_written_tables, plan_tables
-from fer_vit.report.table import TableWriter
+from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.table_folder import predict_folder
+from fer_vit.processes import ProcessRank
 from fer_vit.train import fit as train_fit
 from tests.helpers.commands import TINY, error_line, exit_code, main
+from tests.helpers.faces import tiny_recognizer
+
+
+@cache
+def schema() -> pa.Schema:
+    """The columns of a manifest."""
+    with TemporaryDirectory() as folder:
+        write_manifest(Path(folder, "m.parquet"), Reading(("happiness", "fear"), []), "made")
+        return pq.read_schema(Path(folder, "m.parquet")).remove_metadata()
+
 
 TIMES = int(os.environ.get("FER_VIT_FUZZ", "0"))
 KEPT = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -143,14 +156,14 @@ def tables(draw: st.DrawFn) -> pa.Table:
     row = {
         name: strange if name in odd else st.just(usual) for name, (usual, strange) in CELLS.items()
     }
-    table = pa.Table.from_pylist(draw(st.lists(st.fixed_dictionaries(row), max_size=4)), SCHEMA)
+    table = pa.Table.from_pylist(draw(st.lists(st.fixed_dictionaries(row), max_size=4)), schema())
     if draw(st.integers(0, 3)) == 0:
-        name = draw(st.sampled_from(SCHEMA.names))
+        name = draw(st.sampled_from(schema().names))
         kind = draw(st.sampled_from(OTHER_TYPES))
-        table = table.set_column(SCHEMA.get_field_index(name), name, pa.nulls(len(table), kind))
+        table = table.set_column(schema().get_field_index(name), name, pa.nulls(len(table), kind))
     if draw(st.integers(0, 5)) == 0:
         table = table.append_column(
-            draw(st.sampled_from([*SCHEMA.names, "more"])), pa.nulls(len(table))
+            draw(st.sampled_from([*schema().names, "more"])), pa.nulls(len(table))
         )
     labels = st.just(["happiness", "fear"]) | st.lists(WORDS, max_size=3) | JSON
     meta = {"labels": draw(labels), "landmarks": draw(st.just(LANDMARKS) | JSON), "version": "0"}
@@ -168,20 +181,23 @@ def test_a_manifest_of_odd_values(table: pa.Table, tmp_path: Path) -> None:
 @given(how=damage())
 @fuzz(25)
 def test_a_damaged_table_of_predictions(how: Any, tmp_path: Path) -> None:
-    plan = plan_tables(tmp_path / "faces", [Path(f"photos/{number}.jpg") for number in range(7)], 7)
-    (table,) = plan
+    photos = [tmp_path / f"{number}.jpg" for number in range(7)]  # which are not there
+    out = tmp_path / "faces"
     whole = tmp_path / "whole.parquet"
+
+    def predict() -> None:
+        options = PhotoOptions(workers=0)
+        model = tiny_recognizer(("happiness", "fear"))
+        predict_folder(model, photos, options, Outputs(out, overwrite=False), 7, ProcessRank())
+
     if not whole.exists():
-        with TableWriter(
-            whole, {"path": str, "face": int, "status": str}, facts={"model": "abc"}
-        ) as writer:
-            writer.write(
-                [{"path": f"photos/{number}.jpg", "face": 0, "status": "ok"} for number in range(7)]
-            )
-        table.parent.mkdir()
+        predict()
+        (table,) = out.iterdir()
+        shutil.copy(table, whole)
+    (table,) = out.iterdir()
     table.write_bytes(damaged(whole.read_bytes(), how))
     with one_line():
-        check_written_tables(plan, {"model": "abc"}, already_checked=())
+        predict()
 
 
 @given(how=damage(), file=st.sampled_from(["config.json", "model.safetensors"]))

@@ -9,24 +9,23 @@ import multiprocessing
 import runpy
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 
 import fer_vit.app.jobs as jobs
-import fer_vit.files as files
 import fer_vit.processes as processes
 import fer_vit.signals as signals
-from fer_vit import cli
 from fer_vit.errors import FerVitError
-from fer_vit.files import atomic_write
-from tests.helpers.commands import CROPS, run
+from fer_vit.files import atomic_write, clear_remains_of
+from tests.helpers.commands import CROPS, exit_code, run
+from tests.helpers.killed import leave_remains
 from tests.helpers.processes import squares
 
 LACKING = {
@@ -137,25 +136,24 @@ def test_an_error_leaves_the_folder_of_before(system: str, tmp_path: Path) -> No
 def test_remains_of_a_killed_process_stay_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stale = tmp_path / ".faces.csv.0123abcd.part"
-    stale.mkdir()
-    (stale / files.OWN_MARK).touch()
+    stale = leave_remains(tmp_path / "faces.csv")
     with monkeypatch.context() as patch:
         become("win32", patch)  # Windows has no locks here, so the process may be alive
-        files.clear_remains_of(tmp_path / "faces.csv")
+        clear_remains_of(tmp_path / "faces.csv")
         assert stale.is_dir()
-    files.clear_remains_of(tmp_path / "faces.csv")
+    clear_remains_of(tmp_path / "faces.csv")
     assert not stale.exists()
 
 
 def test_the_limit_of_open_files_is_checked_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(cli, "MIN_OPEN_FILES", 10**9)
-    with pytest.raises(FerVitError, match="ulimit"):
-        cli.check_open_files()
+    few = Mock(getrlimit=lambda _: (63, 1000), RLIMIT_NOFILE=0, RLIM_INFINITY=-1)
+    monkeypatch.setitem(sys.modules, "resource", few)
+    assert exit_code("models") == 2
+    assert "ulimit" in capsys.readouterr().err
     become("win32", monkeypatch)
-    cli.check_open_files()
+    assert exit_code("models") == 0
 
 
 def test_cores_are_counted(system: str) -> None:
@@ -202,8 +200,7 @@ def test_workers_start_as_on_other_systems_and_in_python_3_14(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """macOS and Windows spawn; Python 3.14 has a server that forks on Linux."""
-    context: Callable[[], object] = lambda: multiprocessing.get_context(method)  # noqa: E731
-    monkeypatch.setattr(processes, "multiprocessing", without(multiprocessing, set()))
-    monkeypatch.setattr(processes.multiprocessing, "get_context", context)
+    context = multiprocessing.get_context(method)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda *_: context)
     results = processes.work_in_processes(squares, [1, 2, 3], 2)
     assert list(results) == [(1, 1), (2, 4), (3, 9)]

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 import fer_vit.processes as processes_module
 from fer_vit.errors import FerVitError
 from fer_vit.processes import (
-    RANK_VARIABLES,
     ProcessRank,
     process_rank,
     read_ahead,
@@ -31,8 +30,9 @@ from tests.helpers.videos import write_video
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in sum(RANK_VARIABLES, ()):
-        monkeypatch.delenv(name, raising=False)
+    for name in os.environ:
+        if name.startswith("SLURM_") or name.endswith(("RANK", "WORLD_SIZE")):
+            monkeypatch.delenv(name)
 
 
 SLURM = "SLURM_PROCID={} SLURM_STEP_NUM_TASKS={} SLURM_LOCALID={} SLURM_STEP_TASKS_PER_NODE={}"

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fer_vit.app.jobs import Jobs, Ready
+from fer_vit.app.jobs import Jobs
 from fer_vit.app.server import create_app, listen, serving
 from tests.helpers.servers import Stub
 
@@ -18,7 +19,8 @@ def worker() -> Stub:
 @pytest.fixture
 def queue(tmp_path: Path, worker: Stub) -> Jobs:
     outputs = {"first": ["expression", "pose", "movements"], "second": ["expression", "pose"]}
-    return Jobs(tmp_path, [*outputs], worker, Ready({}, outputs))  # type: ignore[arg-type]
+    ready = SimpleNamespace(columns={}, heads=outputs)
+    return Jobs(tmp_path, [*outputs], worker, ready)  # type: ignore[arg-type]
 
 
 @pytest.fixture

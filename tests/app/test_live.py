@@ -1,9 +1,10 @@
 """The camera page: what its server gives to viewers."""
 
 import io
+import time
 from base64 import b64decode
 from concurrent.futures import ThreadPoolExecutor
-from unittest.mock import Mock
+from itertools import count
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import requests
 from PIL import Image as Pil
 from starlette.testclient import TestClient
 
-from fer_vit.app import server
 from fer_vit.app.server import LivePage, create_app, listen, serving
 from fer_vit.predict.camera import ClassifiedFrame
 from tests.helpers.browser import Tab
@@ -36,8 +36,14 @@ def seen(level: int, number: int = 0) -> ClassifiedFrame:
 def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawing = Mock(side_effect=server.draw_faces)
-    monkeypatch.setattr(server, "draw_faces", drawing)
+    saved = []
+    save = Pil.Image.save
+
+    def draw(picture: Pil.Image, *given: object, **options: object) -> None:
+        saved.append(picture.size)
+        save(picture, *given, **options)
+
+    monkeypatch.setattr(Pil.Image, "save", draw)
     page = LivePage("live.csv")
     with (
         TestClient(create_app(page), base_url="http://localhost") as client,
@@ -46,9 +52,9 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
         assert "fer-vit live" in client.get("/").text
         for number in range(100):
             page.show(seen(number, 1))
-        assert not drawing.called
+        assert not saved
         states = [*pool.map(lambda _: client.get("/live/newest").json(), range(8))]
-    assert drawing.call_count == 1
+    assert saved == [(160, 90)]
     assert {state["number"] for state in states} == {100}
     state = states[0]
     assert (state["status"], state["recording"], state["stopped"]) == (
@@ -65,6 +71,7 @@ def test_the_newest_picture_is_drawn_once_and_only_if_asked_for(
 
 
 def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets the old picture again after some seconds."""
     page = LivePage()
     client = TestClient(create_app(page), base_url="http://localhost")
     with ThreadPoolExecutor(2) as pool:
@@ -72,7 +79,8 @@ def test_a_viewer_waits_for_what_it_has_not_seen(monkeypatch: pytest.MonkeyPatch
         page.show(seen(50))
         page.show(seen(90))
         assert [viewer.result().json()["number"] for viewer in waiting] == [2, 2]
-    monkeypatch.setattr(server, "PICTURE_TIMEOUT", 0.1)
+    clock = count(0, 5)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     assert client.get("/live/newest?known=2").json()["number"] == 2
 
 

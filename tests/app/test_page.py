@@ -6,8 +6,10 @@ import json
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, Route, expect
+from starlette.testclient import TestClient
 
-from fer_vit.app.server import page_text
+from fer_vit.app.jobs import Jobs
+from fer_vit.app.server import create_app
 from tests.helpers.browser import Tab, assert_accessible
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -31,8 +33,10 @@ def sent() -> list[str]:
 
 
 @pytest.fixture
-def page(tab: Tab, sent: list[str]) -> Page:
+def page(tab: Tab, sent: list[str], queue: Jobs) -> Page:
     """The page; a job with explanations does not end, one without does."""
+
+    client = TestClient(create_app(queue), base_url="http://localhost")
 
     def answer(route: Route) -> None:
         name = route.request.url.rpartition("/")[2] or "upload.html"
@@ -44,8 +48,7 @@ def page(tab: Tab, sent: list[str]) -> Page:
                 return
             route.fulfill(body=json.dumps(DONE | {"html": False}) + "\n")
         elif name.partition(".")[2] in KINDS and "results" not in route.request.url:
-            folder = "report" if name == "page.css" else "app"
-            text = page_text(f"{folder}/{name}")
+            text = client.get("/" if name == "upload.html" else f"/{name}").text
             route.fulfill(body=text, content_type=KINDS[name.partition(".")[2]])
         else:
             route.fulfill(body="")

@@ -118,9 +118,7 @@ def test_the_page_of_app(server: Server, photo: Path, tmp_path: Path) -> None:
         name = "<img src=x onerror=alert(1)>.jpg"
         files.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": b"x"})
         find.click()
-        expect(page.get_by_text("Save it as JPEG")).to_be_visible(
-            timeout=BROWSER_PATIENCE
-        )
+        expect(page.get_by_text("Save it as JPEG")).to_be_visible(timeout=BROWSER_PATIENCE)
         expect(page.locator(".downloads a")).to_have_count(0)
         files.set_input_files([photo] * 20)
         find.click()

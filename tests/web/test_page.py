@@ -25,7 +25,7 @@ from fer_vit.faces import Crops
 from fer_vit.geometry import Array
 from fer_vit.heads import MEANS
 from fer_vit.predict.recognizer import Recognizer
-from fer_vit.report.table import csv_text
+from fer_vit.report.table import csv_value
 from tests.helpers.browser import PROGRAMS, Tab, assert_accessible
 from tests.helpers.videos import Actor, scene, turned, write_video
 from tests.web.conftest import served
@@ -228,7 +228,7 @@ def test_hostile_names_and_files(
         kind = "video/mp4" if name.endswith(("mp4", "webm")) else "image/png"
         files.append({"name": name, "mimeType": kind, "buffer": content})
     rows = read(page, *files)
-    assert [row["path"] for row in rows] == [*map(csv_text, HOSTILE), *broken]
+    assert [csv_value(row["path"]) for row in rows] == [*HOSTILE, *broken]
     statuses = {row["path"]: row["status"] for row in rows}
     for name in ("empty.jpg", "text.png"):
         assert statuses[name] == "not an image that this browser can decode"
