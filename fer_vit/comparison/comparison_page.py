@@ -1,7 +1,7 @@
 """The page of a comparison: sections with sentences, charts and tables from rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fer_vit.comparison.comparison_rows import (
     main_contrasts,
 )
 from fer_vit.comparison.measures import SHARES, Kind, Measure, probability_kind
-from fer_vit.comparison.sentences import PROSE, describe_methods, describe_results
+from fer_vit.comparison.sentences import PROSE
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.errors import printable
 from fer_vit.geometry import Array
@@ -40,15 +40,22 @@ MAX_ROWS = 12  # most differences that a section shows at once
 MAX_CHARTED = 10  # differences that a section with more than `MAX_ROWS` shows at once
 
 
-def comparison_page(results: Results, study: Study, courses: Courses | None) -> Page:
+def comparison_page(
+    results: Results,
+    study: Study,
+    courses: Courses | None,
+    sentences: Mapping[str, Sequence[str]],
+    methods: Sequence[str],
+) -> Page:
     """Returns the page.
 
     Args:
         results: The rows.
         study: The study that they are of.
         courses: The series; None: not requested.
+        sentences: The results in words, by title of a kind of measures.
+        methods: The methods, and lines about what is left out.
     """
-    sentences = describe_results(results, study)
     sections = []
     for kind in study.measures:
         sections.append(kind_section(results, study, kind, sentences[kind.title]))
@@ -56,9 +63,8 @@ def comparison_page(results: Results, study: Study, courses: Courses | None) -> 
         sections.append(courses_section(study, courses))
     if any(row.estimate.mean is not None for row in results.select(set=INTRACLASS)):
         sections.append(intraclass_section(results, study))
-    grid = courses.bin_seconds if courses else None
-    methods, *lines = describe_methods(results, study, grid)
-    sections.append(Section("Methods", methods, counts_table(results, study), lines))
+    text, *left_out = methods
+    sections.append(Section("Methods", text, counts_table(results, study), left_out))
     return Page(
         title="Expressions by condition",
         heading="Comparison",
@@ -83,7 +89,7 @@ def counts_table(results: Results, study: Study) -> list[list[str]]:
 # ------------------------------------------------------------------------------ a kind of measures
 
 
-def kind_section(results: Results, study: Study, kind: Kind, sentences: list[str]) -> Section:
+def kind_section(results: Results, study: Study, kind: Kind, sentences: Sequence[str]) -> Section:
     """Returns the section about one kind of measures: words, differences, tests and means."""
     measures = study.measures[kind]
     pair = study.only_pair

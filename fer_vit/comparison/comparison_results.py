@@ -145,5 +145,5 @@ class Comparison(Results):
             from fer_vit.comparison.paper_figures import save_figures
 
             draw = partial(save_figures, self, self.study, figures)
-        page = comparison_page(self, self.study, self.courses)
+        page = comparison_page(self, self.study, self.courses, self.sentences, self.methods)
         return write_page(Path(folder), page, self.to_dict(), tables, overwrite, draw)

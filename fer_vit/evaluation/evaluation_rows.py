@@ -42,6 +42,10 @@ MIN_GROUP = 30
 TOO_FEW = "too few persons or photos to compare"  # the note of a small group
 
 
+# A column: 0 if the prediction set of a face has one expression, 1 if it has more or none.
+AMBIGUOUS = "ambiguous"
+
+
 class FaceMean(NamedTuple):
     """A measure that is a mean over faces; its name is its key in `MEANS`."""
 
@@ -55,12 +59,12 @@ class FaceMean(NamedTuple):
 # A mean is added here alone. It has no row if no face counts.
 MEANS = {
     "accuracy where unambiguous": FaceMean(
-        lambda faces: np.where(faces.ambiguous == 0, faces.hits, np.nan),
+        lambda faces: np.where(faces.numbers(AMBIGUOUS) == 0, faces.hits, np.nan),
         "share",
         "the accuracy on the faces that are not ambiguous",
     ),
     "ambiguous": FaceMean(
-        lambda faces: faces.ambiguous,
+        lambda faces: faces.numbers(AMBIGUOUS),
         "share",
         "faces for which several expressions, or none, are likely",
     ),

@@ -110,16 +110,11 @@ def compare_means(
     differences = first - second
     unknown = np.isnan(differences)
     p_values = holm([paired_p(column, units) for column in differences.T])
-    return [
-        PairedTest(*tested)
-        for tested in zip(
-            mean_intervals(np.where(unknown, np.nan, first), units, scale),
-            mean_intervals(np.where(unknown, np.nan, second), units, scale),
-            mean_intervals(differences, units, change_scale),
-            p_values,
-            strict=True,
-        )
-    ]
+    of_first = mean_intervals(np.where(unknown, np.nan, first), units, scale)
+    of_second = mean_intervals(np.where(unknown, np.nan, second), units, scale)
+    changes = mean_intervals(differences, units, change_scale)
+    tested = zip(of_first, of_second, changes, p_values, strict=True)
+    return [PairedTest(*each) for each in tested]
 
 
 def interval_of_test(values: Array, p: float, units: IntArray) -> Estimate:

@@ -176,14 +176,6 @@ class Labelled:
             counts["photos"] = len(np.unique(self.units[~known]))
         return counts
 
-    @cached_property
-    def ambiguous(self) -> Array:
-        """The ambiguity (N,): 0 if a prediction set has one expression, 1 if it has more or none.
-
-        NaN if the prediction set is unknown.
-        """
-        return self.numbers("ambiguous")
-
     @property
     def hits(self) -> Array:
         """Whether each prediction equals the label (N,): 1 or 0; NaN without labels."""
