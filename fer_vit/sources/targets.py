@@ -153,8 +153,8 @@ def read_targets(
     table = read_table(path)
     table.check_columns(PATH)
     paths = read_paths(table[PATH])
-    check_filled(table.source, PATH, paths)
-    check_distinct(table.source, paths)
+    check_filled(table, PATH, paths)
+    check_distinct(table, paths)
     describing = {}
     for name in DESCRIBING:
         if name in table.names:
@@ -252,13 +252,13 @@ def _read_values(
     if intense:
         notes.append(f"{file}: action units with _r are read as {INTENSITIES}.")
     angles = {column.name: values[column] for column in columns if column.output.head == POSE}
-    divisor_of_angles = angle_divisor(table.source, angles, angle_unit)
+    divisor_of_angles = angle_divisor(table, angles, angle_unit)
     for column in columns:
         head = column.output.kind
         divisor = column.scale or au_scale or 1
         if column.output.head == POSE:
             divisor = divisor_of_angles
-        check_target_range(table.source, column.name, values[column], column.output, divisor)
+        check_target_range(table, column.name, values[column], column.output, divisor)
         values[column] = values[column] / divisor
         known = values[column][~np.isnan(values[column])]
         if head.scale == "signed" and known.any() and known.min() >= 0:
@@ -312,9 +312,7 @@ def _read_annotations(table: Table, columns: Sequence[Column]) -> tuple[dict[Col
         try:
             numbers = read_numbers(table[column.name], decimal_mark)
         except BadCellError as error:
-            raise bad_target(
-                table.source, column.name, error.row, error.expected, error.cell
-            ) from error
+            raise bad_target(table, column.name, error.row, error.expected, error.cell) from error
         unannotated = np.isin(numbers, column.unannotated)
         num_unannotated += int(unannotated.sum())
         values[column] = np.where(unannotated, np.nan, numbers)
@@ -328,7 +326,7 @@ def _action_unit_scale(table: Table, columns: Mapping[Column, Array]) -> AuScale
     numbers.
     """
     for column, values in columns.items():
-        check_target_range(table.source, column.name, values, column.output, MAX_INTENSITY)
+        check_target_range(table, column.name, values, column.output, MAX_INTENSITY)
     above_one = [column for column, values in columns.items() if (values > 1).any()]
     for column, values in columns.items():
         name = column.name

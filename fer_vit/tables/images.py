@@ -14,7 +14,7 @@ from fer_vit.geometry import Array
 from fer_vit.heads import POSE, HeadOutputs, Output
 from fer_vit.labels import canonical, find_label
 from fer_vit.tables.cells import BadCellError, is_missing, read_names, read_numbers, read_paths
-from fer_vit.tables.layout import PATH, Source
+from fer_vit.tables.layout import PATH
 from fer_vit.tables.paths import normal_path
 from fer_vit.tables.table_reader import Table, read_table
 
@@ -112,28 +112,28 @@ def _read_image_table(
         columns[name], words = read_names(table[name], known)
         notes += table.missing_notes(name, words)
 
-    check_filled(table.source, PATH, paths)
+    check_filled(table, PATH, paths)
     for name in needed:
-        check_filled(table.source, name, columns[name])
-    check_distinct(table.source, paths)
+        check_filled(table, name, columns[name])
+    check_distinct(table, paths)
     return ImageTable(paths, columns, notes)
 
 
-def check_filled(source: Source, name: str, cells: Objects) -> None:
+def check_filled(table: Table, name: str, cells: Objects) -> None:
     """Raises TableError for an empty cell in the column `name` (M,)."""
     problem = f"expected a {name}, but it is empty. Fill it in, or remove the row."
-    source.check(is_missing(cells), problem)
+    table.check(is_missing(cells), problem)
 
 
-def check_distinct(source: Source, paths: Objects) -> None:
+def check_distinct(table: Table, paths: Objects) -> None:
     """Raises FerVitError for an image that several paths (M,) name."""
     first: dict[str, int] = {}
     for row, path in enumerate(paths):
         name = normal_path(path)
         if name in first:
             raise FerVitError(
-                f"{source.row_name(row)}: expected one row for each image, but {short(path)} has "
-                f"several; the first is {source.earlier_row_name(first[name])}. Leave one."
+                f"{table.row_name(row)}: expected one row for each image, but {short(path)} has "
+                f"several; the first is {table.earlier_row_name(first[name])}. Leave one."
             )
         first[name] = row
 
@@ -153,19 +153,19 @@ def _read_target_columns(
             targets[name] = read_numbers(table[name], decimal_mark)
         except BadCellError as error:
             expected = output.range_in_words()
-            raise bad_target(table.source, name, error.row, expected, error.cell) from error
+            raise bad_target(table, name, error.row, expected, error.cell) from error
 
     angles = {name: targets[name] for name in outputs.of_head(POSE).columns}
-    divisor_of_angles = angle_divisor(table.source, angles, angle_unit)
+    divisor_of_angles = angle_divisor(table, angles, angle_unit)
     for output in outputs:
         name = output.column
         divisor = divisor_of_angles if output.head == POSE else 1.0
-        check_target_range(table.source, name, targets[name], output, divisor)
+        check_target_range(table, name, targets[name], output, divisor)
         targets[name] = targets[name] / divisor
     return targets
 
 
-def angle_divisor(source: Source, angles: Mapping[str, Array], unit: AngleUnit | None) -> float:
+def angle_divisor(table: Table, angles: Mapping[str, Array], unit: AngleUnit | None) -> float:
     """Returns what angles (M,) are divided by to be degrees.
 
     Without a unit, angles are degrees. Raises TableError if they may be radians instead: some are
@@ -175,7 +175,7 @@ def angle_divisor(source: Source, angles: Mapping[str, Array], unit: AngleUnit |
         largest = np.nanmax(np.abs([*angles.values()]), initial=0)
         if 0 < largest <= math.pi / 2:
             raise TableError(
-                f"{source.path}: no angle in {', '.join(angles)} is above {largest:.2g}. If the "
+                f"{table.path}: no angle in {', '.join(angles)} is above {largest:.2g}. If the "
                 "angles are radians, add `--targets_unit radians`; if they are degrees, "
                 "`--targets_unit degrees`."
             )
@@ -183,7 +183,7 @@ def angle_divisor(source: Source, angles: Mapping[str, Array], unit: AngleUnit |
 
 
 def check_target_range(
-    source: Source, name: str, values: Array, output: Output, scale: float
+    table: Table, name: str, values: Array, output: Output, scale: float
 ) -> None:
     """Raises TableError when a target (M,) of an output, times `scale`, is out of range.
 
@@ -192,9 +192,9 @@ def check_target_range(
     wrong = output.out_of_range(values, scale)
     if wrong.any():
         row = int(wrong.argmax())
-        raise bad_target(source, name, row, output.range_in_words(scale), values[row])
+        raise bad_target(table, name, row, output.range_in_words(scale), values[row])
 
 
-def bad_target(source: Source, name: str, row: int, expected: str, cell: object) -> TableError:
+def bad_target(table: Table, name: str, row: int, expected: str, cell: object) -> TableError:
     """Returns the error of a cell that is not the expected target."""
-    return source.bad_cell(name, row, expected, cell, "empty it if it is unknown")
+    return table.bad_cell(name, row, expected, cell, "empty it if it is unknown")

@@ -59,10 +59,10 @@ def read_predictions(path: Path, videos: bool = False) -> Labelled:
     check_no_photos(path)
     table = read_table(path)
     faces = type_columns(table)
-    check_rows(faces, table.source, videos)
-    faces = faces.take(order_rows(faces, table.source))
+    check_rows(faces, table, videos)
+    faces = faces.take(order_rows(faces, table))
     if videos:
-        check_times(faces, table.source)
+        check_times(faces, table)
     return replace(faces, notes=(*faces.notes, *_describe_rows(path, faces)))
 
 
@@ -150,7 +150,7 @@ def _fitting(table: Table, name: str) -> Iterator[None]:
         yield
     except BadCellError as error:
         remedy = "restore the column as `predict` wrote it"
-        raise table.source.bad_cell(name, error.row, error.expected, error.cell, remedy) from error
+        raise table.bad_cell(name, error.row, error.expected, error.cell, remedy) from error
 
 
 def find_labels(table: Table, recorded: str | None) -> list[str]:

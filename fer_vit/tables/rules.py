@@ -13,7 +13,8 @@ from fer_vit.fields import SMOOTHED, SMOOTHED_LABEL
 from fer_vit.geometry import Array, IntArray, Mask
 from fer_vit.tables.cells import is_missing
 from fer_vit.tables.labelled import MOMENT_COLUMNS, Labelled, has_values
-from fer_vit.tables.layout import PATH, Source
+from fer_vit.tables.layout import PATH
+from fer_vit.tables.table_reader import Table
 
 SUM_TOLERANCE = 0.01  # most distance from 1 of the sum of rounded probabilities
 MAX_FALL = 1.0  # most seconds by which the time may fall from one frame to the next
@@ -34,24 +35,24 @@ class Rule(NamedTuple):
     problem: str
 
 
-def is_empty(table: Labelled, column: str) -> Mask:
+def is_empty(faces: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) of a column is empty."""
-    return is_missing(table.columns[column])
+    return is_missing(faces.columns[column])
 
 
-def is_empty_beside_face(table: Labelled, column: str) -> Mask:
+def is_empty_beside_face(faces: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) is empty, but the row has probabilities."""
-    return is_empty(table, column) & table.predicted
+    return is_empty(faces, column) & faces.predicted
 
 
-def is_no_distribution(table: Labelled, column: str) -> Mask:
+def is_no_distribution(faces: Labelled, column: str) -> Mask:
     """Returns whether the probabilities of each row (N,) with a confidence do not sum to 1."""
-    return ~is_empty(table, column) & ~are_distributions(table.probabilities)
+    return ~is_empty(faces, column) & ~are_distributions(faces.probabilities)
 
 
-def is_no_average(table: Labelled, column: str) -> Mask:
+def is_no_average(faces: Labelled, column: str) -> Mask:
     """Returns whether the smoothed probabilities of each row (N,) that has any do not sum to 1."""
-    averages = smoothed(table)
+    averages = smoothed(faces)
     return has_values(averages) & ~are_distributions(averages)
 
 
@@ -60,50 +61,50 @@ def are_distributions(shares: Array) -> Mask:
     return np.asarray((shares >= 0).all(1) & (abs(shares.sum(1) - 1) < SUM_TOLERANCE))
 
 
-def smoothed(table: Labelled) -> Array:
+def smoothed(faces: Labelled) -> Array:
     """Returns the smoothed probabilities (N, C), NaN for photos and rows without a face."""
-    return np.column_stack([table.numbers(SMOOTHED + label) for label in table.labels])
+    return np.column_stack([faces.numbers(SMOOTHED + label) for label in faces.labels])
 
 
-def is_no_label(table: Labelled, column: str) -> Mask:
+def is_no_label(faces: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) is a name that the table has no probability of."""
-    known = {None, *table.labels}
-    return np.array([cell not in known for cell in table.columns[column].tolist()], bool)
+    known = {None, *faces.labels}
+    return np.array([cell not in known for cell in faces.columns[column].tolist()], bool)
 
 
-def is_less_probable(table: Labelled, column: str) -> Mask:
+def is_less_probable(faces: Labelled, column: str) -> Mask:
     """Returns whether the label of each row (N,) is less probable than another expression.
 
     A smoothed label is compared with smoothed probabilities.
     """
-    shares = smoothed(table) if column == SMOOTHED_LABEL else table.probabilities
-    index = {label: number for number, label in enumerate(table.labels)}
-    rows = np.flatnonzero(has_values(shares) & ~is_empty(table, column))
-    chosen = [index[label] for label in table.columns[column][rows]]
+    shares = smoothed(faces) if column == SMOOTHED_LABEL else faces.probabilities
+    index = {label: number for number, label in enumerate(faces.labels)}
+    rows = np.flatnonzero(has_values(shares) & ~is_empty(faces, column))
+    chosen = [index[label] for label in faces.columns[column][rows]]
     shares = shares[rows]
-    wrong = np.zeros(len(table.paths), bool)
+    wrong = np.zeros(len(faces.paths), bool)
     wrong[rows] = shares[np.arange(len(rows)), chosen] < shares.max(1) - SUM_TOLERANCE
     return wrong
 
 
-def is_in_clip(table: Labelled) -> Mask:
+def is_in_clip(faces: Labelled) -> Mask:
     """Returns whether each row (N,) is a face of a clip."""
-    return table.predicted & ~is_empty(table, "seconds")
+    return faces.predicted & ~is_empty(faces, "seconds")
 
 
-def is_empty_in_clip(table: Labelled, column: str) -> Mask:
+def is_empty_in_clip(faces: Labelled, column: str) -> Mask:
     """Returns whether each cell (N,) is empty in a row of a clip."""
-    return is_empty(table, column) & is_in_clip(table)
+    return is_empty(faces, column) & is_in_clip(faces)
 
 
-def has_lost_its_label(table: Labelled, column: str) -> Mask:
+def has_lost_its_label(faces: Labelled, column: str) -> Mask:
     """Returns whether each face of a clip (N,) has no label, but a face that is less clear has one.
 
     Faces below `--min_confidence` of `predict` have no label; all other faces have one.
     """
-    in_clip = is_in_clip(table)
-    largest = np.where(in_clip[:, None], smoothed(table), np.nan).max(1)  # (N,)
-    unlabelled = in_clip & is_empty(table, column)
+    in_clip = is_in_clip(faces)
+    largest = np.where(in_clip[:, None], smoothed(faces), np.nan).max(1)  # (N,)
+    unlabelled = in_clip & is_empty(faces, column)
     least = largest[in_clip & ~unlabelled].min(initial=np.inf)
     return np.asarray(unlabelled & (largest > least))
 
@@ -157,68 +158,68 @@ LOST_LABEL = Rule(
 )
 
 
-def check_rows(table: Labelled, source: Source, videos: bool) -> None:
+def check_rows(faces: Labelled, table: Table, videos: bool) -> None:
     """Raises TableError for the first cell that is missing, or contradicts another cell.
 
     Without `videos`, a frame of a video is an error, too.
     """
-    has_frames = any(not np.isnan(table.numbers(name)).all() for name in MOMENT_COLUMNS)
+    has_frames = any(not np.isnan(faces.numbers(name)).all() for name in MOMENT_COLUMNS)
     if has_frames and not videos:
         raise TableError(
-            f"{source.path} has frames of videos, but `evaluate` needs photos. Predict photos only."
+            f"{table.path} has frames of videos, but `evaluate` needs photos. Predict photos only."
         )
     rules = [*RULES]
-    averages = [SMOOTHED + label for label in table.labels]
-    if videos and SMOOTHED_LABEL in table.columns:
+    averages = [SMOOTHED + label for label in faces.labels]
+    if videos and SMOOTHED_LABEL in faces.columns:
         needed = [*CLIP_COLUMNS, *averages]
-        missing = [name for name in needed if name not in table.columns]
+        missing = [name for name in needed if name not in faces.columns]
         if missing:
             raise TableError(
-                f"{source.path} has {SMOOTHED_LABEL}, but not {short(', '.join(missing))}, from "
+                f"{table.path} has {SMOOTHED_LABEL}, but not {short(', '.join(missing))}, from "
                 f"which durations are computed. Restore the columns, or remove {SMOOTHED_LABEL} "
                 "as well."
             )
         rules += [Rule(name, is_empty_in_clip, EMPTY) for name in needed]
     if videos:
-        present = [name for name in averages if name in table.columns]
+        present = [name for name in averages if name in faces.columns]
         rules += [Rule(name, is_no_average, NO_AVERAGE) for name in present[:1]]  # of all at once
         rules += [LOST_LABEL, LESS_PROBABLE_ON_AVERAGE]
-    labels = short(", ".join(table.labels))
+    labels = short(", ".join(faces.labels))
     for column, is_broken, problem in rules:
-        if column not in table.columns:
+        if column not in faces.columns:
             continue
-        broken = is_broken(table, column)
+        broken = is_broken(faces, column)
         if broken.any():
-            cell = short(str(table.columns[column][broken.argmax()]))
-            source.check(broken, problem.format(column=column, cell=cell, labels=labels))
+            cell = short(str(faces.columns[column][broken.argmax()]))
+            table.check(broken, problem.format(column=column, cell=cell, labels=labels))
 
 
-def order_rows(table: Labelled, source: Source) -> IntArray:
+def order_rows(faces: Labelled, table: Table) -> IntArray:
     """Returns the order of rows by path, frame or seconds, and face.
 
     Without the column `face`, faces are ordered by confidence, and two rows with equal
     probabilities count as one face. Raises TableError for a face that has two rows.
     """
-    paths = table.paths
+    paths = faces.paths
     ranks = {path: float(rank) for rank, path in enumerate(sorted(set(paths)))}
     photo = np.array([ranks[path] for path in paths])  # (N,)
-    time = "frame" if "frame" in table.columns else "seconds"
-    moment = table.numbers(time)
+    time = "frame" if "frame" in faces.columns else "seconds"
+    moment = faces.numbers(time)
     if time == "frame":
-        source.check(
-            np.isnan(moment) & ~np.isnan(table.numbers("seconds")),
+        table.check(
+            np.isnan(moment) & ~np.isnan(faces.numbers("seconds")),
             "expected a number in `frame`, since there are seconds, but it is empty. Restore it, "
             "or remove the column `frame`.",
         )
-    if "face" in table.columns:
-        face = [table.numbers("face")]
+    if "face" in faces.columns:
+        face = [faces.numbers("face")]
     else:
-        face = [-table.numbers("confidence"), *table.probabilities.T]
+        face = [-faces.numbers("confidence"), *faces.probabilities.T]
     order, twice = distinct_rows([photo, moment, *face])
 
     # In one frame, a track has only one face.
-    if twice is None and "track" in table.columns:
-        track = table.numbers("track")
+    if twice is None and "track" in faces.columns:
+        track = faces.numbers("track")
         tracked = np.flatnonzero(~np.isnan(track))
         _, twice_tracked = distinct_rows([photo[tracked], moment[tracked], track[tracked]])
         if twice_tracked:
@@ -230,8 +231,8 @@ def order_rows(table: Labelled, source: Source) -> IntArray:
         if not np.isnan(moment[first]):
             name += f", {time} {moment[first]:g}"
         raise TableError(
-            f"{source.row_name(second)}: {name} repeats the face or track of "
-            f"{source.earlier_row_name(first)}. Delete the duplicate rows."
+            f"{table.row_name(second)}: {name} repeats the face or track of "
+            f"{table.earlier_row_name(first)}. Delete the duplicate rows."
         )
     return order
 
@@ -253,7 +254,7 @@ def distinct_rows(keys: Sequence[Array]) -> tuple[IntArray, tuple[int, int] | No
     return order, (first, second)
 
 
-def check_times(faces: Labelled, source: Source) -> None:
+def check_times(faces: Labelled, table: Table) -> None:
     """Raises TableError when the frames of a clip rise, but its seconds fall or are all equal.
 
     `faces` are in the order of `order_rows`. The frames of a damaged video may be swapped: times
@@ -273,7 +274,7 @@ def check_times(faces: Labelled, source: Source) -> None:
     if falls.any():
         index = int(falls.argmax())
         raise TableError(
-            f"{source.row_name(rows[index + 1])}: expected `seconds` that rise with "
+            f"{table.row_name(rows[index + 1])}: expected `seconds` that rise with "
             f"`frame`, but got {seconds[index + 1]:g} after {seconds[index]:g}. Restore both as "
             "`predict` wrote them."
         )
@@ -282,7 +283,7 @@ def check_times(faces: Labelled, source: Source) -> None:
     for index in (np.flatnonzero(within) + 1).tolist():
         if paths[index] not in moving:
             raise TableError(
-                f"{source.row_name(rows[index])}: expected `seconds` that rise with `frame`, "
+                f"{table.row_name(rows[index])}: expected `seconds` that rise with `frame`, "
                 f"but all of {short(paths[index])} are {seconds[index]:g}. Restore them as "
                 "`predict` wrote them."
             )

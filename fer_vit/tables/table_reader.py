@@ -11,20 +11,23 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fer_vit.errors import TableError, known_names, short, suggest
 from fer_vit.fields import is_feature
 from fer_vit.files import open_input
+from fer_vit.geometry import Mask
 from fer_vit.report.table import read_facts
 from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
 from fer_vit.tables.cells import AmbiguousMarkError, find_mark, is_text, text_column
 from fer_vit.tables.json_lines import read_json_lines
-from fer_vit.tables.layout import Source, check_table_size, in_brackets, split_sheet, trim_names
+from fer_vit.tables.layout import check_table_size, in_brackets, split_sheet, trim_names
 from fer_vit.tables.numbered import PART, parse_numbered_name
 from fer_vit.tables.text import read_text
 from fer_vit.tables.workbook import read_workbook
@@ -40,16 +43,12 @@ BYTES_PER_SECOND = 50_000
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a table before conversion."""
+    """The cells of a table before conversion; its methods also name rows and cells in messages."""
 
-    source: Source
+    path: Path  # the file, or the folder with several files, which are read as one table
     cells: pa.Table  # the columns, with the metadata of a Parquet file
+    file_rows: dict[Path, int] = field(default_factory=dict)  # rows of each file, in order
     assumed: tuple[str, ...] = ()  # what had to be assumed: phrases for a message
-
-    @property
-    def path(self) -> Path:
-        """The path of the file, or of the folder with several files."""
-        return self.source.path
 
     @property
     def names(self) -> list[str]:
@@ -110,6 +109,39 @@ class Table:
             return []
         return [f"{self.path.name}: read as missing in `{name}`: {format_counts(words)}."]
 
+    def row_name(self, row: int | np.integer[Any]) -> str:
+        """Returns the file and the number of a row, for messages."""
+        path, number = self._file_and_number(int(row))
+        return f"{path}, row {number} (counted after the header, without blank rows)"
+
+    def earlier_row_name(self, row: int) -> str:
+        """Returns the number and the file of a row, for messages that begin with `row_name`."""
+        path, number = self._file_and_number(row)
+        return f"row {number} of {path.name}"
+
+    def _file_and_number(self, row: int) -> tuple[Path, int]:
+        """Returns the file of a row, and the number of the row in the file, counted from 1."""
+        index = row
+        for path, num_rows in self.file_rows.items():
+            if index < num_rows:
+                return path, index + 1
+            index -= num_rows
+        return self.path, index + 1
+
+    def check(self, wrong: Mask, problem: str) -> None:
+        """Raises TableError that names the first row for which `wrong` (N,) is True, if any."""
+        if wrong.any():
+            raise TableError(f"{self.row_name(int(wrong.argmax()))}: {problem}")
+
+    def bad_cell(
+        self, column: str, row: int, expected: str, cell: object, remedy: str
+    ) -> TableError:
+        """Returns the error for a cell that does not fit its column."""
+        return TableError(
+            f"{self.row_name(row)}: expected {expected} in `{column}`, but got `{short(cell)}`. "
+            f"Correct the cell, or {remedy}."
+        )
+
 
 def read_table(path: Path) -> Table:
     """Reads a table, or the part tables of a folder as one table.
@@ -129,7 +161,7 @@ def read_table(path: Path) -> Table:
             f"Expected a table that ends in {', '.join(READERS)}, but got {path}. Name another."
         )
     parts = []
-    num_rows = {}
+    file_rows = {}
     assumed = []
     for file in paths:
         with reading(file):
@@ -137,12 +169,12 @@ def read_table(path: Path) -> Table:
             cells.validate(full=True)
             cells = trim_names(file, cells)
         parts.append(cells)
-        num_rows[file] = cells.num_rows
+        file_rows[file] = cells.num_rows
         assumed += assumed_here
     with reading(path):
         # "permissive": a column that a file lacks becomes null, and types may widen
         joined = pa.concat_tables(parts, promote_options="permissive")
-    return Table(Source(path, num_rows), joined, tuple(assumed))
+    return Table(path, joined, file_rows, tuple(assumed))
 
 
 def find_tables(folder: Path) -> tuple[list[Path], int]:

@@ -9,7 +9,6 @@ import pytest
 
 from fer_vit.errors import TableError
 from fer_vit.report.table import FACTS_KEY
-from fer_vit.tables.layout import Source
 from fer_vit.tables.predicted import find_labels
 from fer_vit.tables.table_reader import Table
 
@@ -22,7 +21,7 @@ def labels(*columns: str, record: list[str] | None = None, **values: Any) -> lis
     if record is not None:
         facts = {"labels": json.dumps(record)}
         table = table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)})
-    return find_labels(Table(Source(Path("t.csv")), table), json.dumps(record) if record else None)
+    return find_labels(Table(Path("t.csv"), table), json.dumps(record) if record else None)
 
 
 def test_expressions_have_common_names_or_occur_as_labels() -> None:

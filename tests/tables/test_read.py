@@ -291,11 +291,11 @@ def test_parts_with_other_types_are_one_table(tmp_path: Path) -> None:
         "y": [None, None, "z"],
         "z": [None, None, True],
     }
-    assert [str(path) in table.source.row_name(row) for row, path in ((1, first), (2, second))] == [
+    assert [str(path) in table.row_name(row) for row, path in ((1, first), (2, second))] == [
         True,
         True,
     ]
-    assert "row 1 " in table.source.row_name(2)
+    assert "row 1 " in table.row_name(2)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", *slow("csv", "parquet", "xlsx")])
