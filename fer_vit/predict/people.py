@@ -219,7 +219,10 @@ def frame_of_faces(faces: Faces, min_confidence: float) -> CountedFrame | None:
 
 
 class People:
-    """Collects the people of videos, frame by frame."""
+    """Collects the people of videos, frame by frame.
+
+    It keeps sums and episodes but no frames, so that a video may have any length.
+    """
 
     def __init__(self, outputs: HeadOutputs, threshold: float | None) -> None:
         """Starts without people.

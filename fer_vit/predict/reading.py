@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import file_digest
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -105,17 +105,19 @@ def read_batches(
     """
     results = work_in_processes(reader.read_faces, indices, processes)
 
-    def each_photo() -> Iterator[Faces]:
+    def join_results() -> Iterator[Faces]:
+        batch: list[Faces] = []
         for index, faces in results:
-            crashed = PhotoInfo(reader.name(index), CRASHED, index)
-            yield no_faces([crashed]) if faces is None else faces
-
-    def each_batch() -> Iterator[Faces]:
-        photos = each_photo()
-        while batch := list(islice(photos, batch_size)):
+            if faces is None:
+                faces = no_faces([PhotoInfo(reader.name(index), CRASHED, index)])
+            batch.append(faces)
+            if len(batch) == batch_size:
+                yield join_faces(batch)
+                batch = []
+        if batch:
             yield join_faces(batch)
 
-    return each_batch()
+    return join_results()
 
 
 @dataclass(frozen=True, eq=False)
