@@ -39,7 +39,7 @@ def start_reading(
         return None
     spec = read_crop(read_config(folder, folder.name), folder.name)
     import_runtime()  # once, before the workers start
-    return read_sources(sources, make_finder(spec, options), options)
+    return read_sources(sources, spec, options)
 
 
 def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
@@ -58,13 +58,14 @@ def make_finder(spec: CropSpec, options: PhotoOptions) -> FaceFinder:
 
 
 def read_sources(
-    sources: Sequence[Source], finder: FaceFinder, options: PhotoOptions, stamped: bool = False
+    sources: Sequence[Source], spec: CropSpec, options: PhotoOptions, stamped: bool = False
 ) -> Iterator[Faces]:
     """Yields batches of photos and frames, in order. The first worker processes start at once.
 
-    With `stamped`, the sources are files, and each `PhotoInfo` has the stamp of its file.
+    Faces are cropped as in `spec`. With `stamped`, the sources are files, and each `PhotoInfo` has
+    the stamp of its file. Raises FerVitError when a file of the detector is missing.
     """
-    reader = SourceReader(sources, finder, options, stamped)
+    reader = SourceReader(sources, make_finder(spec, options), options, stamped)
     # Runs of successive photos, and of successive videos.
     by_kind = groupby(range(len(sources)), lambda index: is_video(sources[index]))
     runs = (_read_run(reader, list(indices), videos) for videos, indices in by_kind)

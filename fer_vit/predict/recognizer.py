@@ -50,7 +50,7 @@ from fer_vit.predict.face_results import FaceResults, as_results, report_photos,
 from fer_vit.predict.inputs import Images, as_sources, is_video
 from fer_vit.predict.photos import PhotoOptions, crop_again
 from fer_vit.predict.plot import plot_attention, read_photo
-from fer_vit.predict.reading import make_finder, read_sources
+from fer_vit.predict.reading import read_sources
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.processes import warn_of_ipp
 from fer_vit.report.explained_face import Attention
@@ -534,7 +534,7 @@ class Recognizer:
         model, that began earlier.
         """
         if batches is None:
-            batches = read_sources(sources, make_finder(self.crop_spec, options), options)
+            batches = read_sources(sources, self.crop_spec, options)
         # The number of frames of a video is known only at its end.
         total = None if any(map(is_video, sources)) else len(sources)
         with tqdm(total=total, unit=" images", disable=None) as bar:

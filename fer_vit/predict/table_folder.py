@@ -21,7 +21,7 @@ from fer_vit.predict.inputs import is_video
 from fer_vit.predict.outputs import Outputs, check_model
 from fer_vit.predict.people import CountedFrame, People
 from fer_vit.predict.photos import PhotoOptions
-from fer_vit.predict.reading import make_finder, read_sources, read_stamp
+from fer_vit.predict.reading import read_sources, read_stamp
 from fer_vit.predict.recognizer import Recognizer
 from fer_vit.predict.tables import Counts, prediction_facts, write_tables
 from fer_vit.processes import ProcessRank
@@ -93,8 +93,7 @@ def predict_folder(
         # Another process may have written a table in the meantime: it is equal.
         overwriting = outputs._replace(overwrite=True)
         sources = list(chain.from_iterable(assigned.values()))
-        finder = make_finder(model.crop_spec, options)
-        batches = read_sources(sources, finder, options, stamped=True)
+        batches = read_sources(sources, model.crop_spec, options, stamped=True)
         photos = model.recognize(sources, options, batches)
         videos = any(map(is_video, images))
         counts = write_tables(
