@@ -356,7 +356,7 @@ def rest_page() -> str:
         "## Fields of a request",
         "`POST /api/predict` and `POST /api/report` take a form with the photos and clips as "
         "`files`, and these fields:",
-        model_table(uploads.Options),
+        model_table(uploads.FormOptions),
         "## Tables",
         "`POST /api/predict` returns the [columns of `predict`](columns.md#faces), in the format "
         f"that the header `Accept` names: {formats}.",

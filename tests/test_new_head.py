@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from fer_vit.app.jobs import Jobs, Ready
 from fer_vit.app.server import create_app
 from fer_vit.app.tasks import column_types
-from fer_vit.app.uploads import Options
+from fer_vit.app.uploads import FormOptions
 from fer_vit.data.manifest import Manifest
 from fer_vit.data.schema import write_manifest
 from fer_vit.evaluation.predicted_manifest import predict_manifest
@@ -135,9 +135,9 @@ def test_the_rest_schema_has_a_new_head(tmp_path: Path) -> None:
     assert f'"enum": {json.dumps(["expression", *HEADS])}' in text
     assert f'"maxItems": {1 + len(HEADS)}' in text
     assert '"age_years"' in text
-    assert Options(outputs=["age"]).outputs == ["age"]
+    assert FormOptions(outputs=["age"]).outputs == ["age"]
     with pytest.raises(ValidationError):
-        Options(outputs=["ages"])
+        FormOptions(outputs=["ages"])
 
 
 def test_the_report_has_a_chart_of_a_new_head(folder: Path) -> None:
