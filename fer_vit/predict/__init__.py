@@ -3,7 +3,7 @@
 The files in the order in which a photo, or a frame of a clip, passes through them:
 
 - `inputs`: the files and images that a user names
-- `photos`: the options of reading, and the faces of one photo
+- `photos`: the options of reading, the faces of one photo, and the photo of a face once more
 - `frames`: the frames of a clip, with `hdr` for their colours and `shots` for the cuts; `camera`:
   live frames
 - `video`: the faces in these frames, with the number of each person

@@ -14,7 +14,8 @@ from fer_vit.explain.regions import normalized_shares, region_falls, spread_shar
 from fer_vit.extras import needed_by
 from fer_vit.faces import Crops, Face
 from fer_vit.geometry import Array, Image, Mask
-from fer_vit.predict.plot import face_view, finish_figure, read_photo
+from fer_vit.predict.photos import read_photo
+from fer_vit.predict.plot import face_view, finish_figure
 from fer_vit.report.explained_face import Attention, Attributed
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from fer_vit.faces import ARRAYS, READ_STATUSES, Face, Faces, PhotoInfo, collect
 from fer_vit.fields import face_fields, table_columns
 from fer_vit.geometry import Image, IntArray, Mask
 from fer_vit.predict.inputs import is_video
-from fer_vit.predict.plot import plot_face, plot_photos, read_photo
+from fer_vit.predict.photos import read_photo
+from fer_vit.predict.plot import plot_face, plot_photos
 from fer_vit.report.table import arrow_schema, arrow_table
 
 MAX_SHOWN_PHOTOS = 8  # most photos that a notebook shows

@@ -1,6 +1,6 @@
-"""How photos and videos are read: the options; and finds and cuts out the faces of one photo.
+"""Reads photos: the options, the faces of one photo, and the photo of a face once more.
 
-`video.py` does so for one video, and `reading.py` for many of both.
+`video.py` finds the faces of one video, and `reading.py` those of many photos and videos.
 """
 
 import math
@@ -30,6 +30,7 @@ from fer_vit.faces import (
     NO_FACE,
     OK,
     Crops,
+    Face,
     Faces,
     PhotoInfo,
     Source,
@@ -159,6 +160,42 @@ def find_in_photo(source: Source, info: PhotoInfo, finder: FaceFinder) -> Faces:
         status = FIRST_FRAME
     info = replace(info, status=status, size=search.size, taken_whole=taken_whole)
     return replace(faces, infos=(info,))
+
+
+def read_photo(face: Face) -> Image:
+    """Returns the photo or frame of a face (H, W, 3), RGB uint8.
+
+    Raises ImageError when the photo can no longer be read, or has another size than before.
+    """
+    try:
+        photo = _read_source(face)
+    except ImageError as error:
+        raise ImageError(f"{face.path}: {error}.") from error
+    height, width = photo.shape[:2]
+    predicted_size = face.info.size
+    if predicted_size is not None and predicted_size != (width, height):
+        expected = f"{predicted_size[0]} x {predicted_size[1]}"
+        raise ImageError(
+            f"{face.path}: Expected {expected} pixels, as when it was predicted, but got "
+            f"{width} x {height}. Predict it again."
+        )
+    return photo
+
+
+def _read_source(face: Face) -> Image:
+    source = face.source
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, bytes):
+        return image_file.decode_image(source)
+    if face.frame is None:
+        return image_file.read_image(source)
+    from fer_vit.predict.frames import read_frames  # not at the top: photos need no PyAV
+
+    frame = next(read_frames(source, only={face.frame}), None)
+    if frame is None:
+        raise ImageError("the video has become shorter")
+    return frame.image
 
 
 def crop_again(faces: Faces, image: Image) -> Crops:

@@ -5,55 +5,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image as Pil
 
 from fer_vit.errors import FerVitError
 from fer_vit.extras import needed_by
-from fer_vit.face.image import ImageError, decode_image, read_image
 from fer_vit.faces import Face, Faces
 from fer_vit.files import atomic_write
 from fer_vit.geometry import Image
+from fer_vit.predict.photos import read_photo
 from fer_vit.report.draw import draw_faces, mark
 from fer_vit.report.explained_face import Attention, FaceView
 
 PLOT_SUFFIXES = (".svg", ".pdf", ".png")  # suffixes of saved figures
-
-
-def read_photo(face: Face) -> Image:
-    """Returns the photo or frame of a face (H, W, 3), RGB uint8.
-
-    Raises ImageError when the photo can no longer be read, or has another size than before.
-    """
-    try:
-        photo = _read_source(face)
-    except ImageError as error:
-        raise ImageError(f"{face.path}: {error}.") from error
-    height, width = photo.shape[:2]
-    predicted_size = face.info.size
-    if predicted_size is not None and predicted_size != (width, height):
-        expected = f"{predicted_size[0]} x {predicted_size[1]}"
-        raise ImageError(
-            f"{face.path}: Expected {expected} pixels, as when it was predicted, but got "
-            f"{width} x {height}. Predict it again."
-        )
-    return photo
-
-
-def _read_source(face: Face) -> Image:
-    source = face.source
-    if isinstance(source, np.ndarray):
-        return source
-    if isinstance(source, bytes):
-        return decode_image(source)
-    if face.frame is None:
-        return read_image(source)
-    from fer_vit.predict.frames import read_frames  # not at the top: photos need no PyAV
-
-    frame = next(read_frames(source, only={face.frame}), None)
-    if frame is None:
-        raise ImageError("the video has become shorter")
-    return frame.image
 
 
 def face_view(face: Face, photo: Image) -> FaceView:

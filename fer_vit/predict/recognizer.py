@@ -48,8 +48,8 @@ from fer_vit.labels import read_prior
 from fer_vit.predict.computed import head_angles, measure_blur, pose_source, regions_in_photo
 from fer_vit.predict.face_results import FaceResults, as_results, report_photos, table
 from fer_vit.predict.inputs import Images, as_sources, is_video
-from fer_vit.predict.photos import PhotoOptions, crop_again
-from fer_vit.predict.plot import plot_attention, read_photo
+from fer_vit.predict.photos import PhotoOptions, crop_again, read_photo
+from fer_vit.predict.plot import plot_attention
 from fer_vit.predict.reading import read_sources
 from fer_vit.predict.smoothing import smooth_faces
 from fer_vit.processes import warn_of_ipp

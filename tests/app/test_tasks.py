@@ -23,7 +23,6 @@ from PIL import Image
 from skimage.data import astronaut
 
 import fer_vit.face.image as image_file
-import fer_vit.predict.plot as plot
 from fer_vit.app import jobs, server, tasks
 from fer_vit.app.findings import REMEDIES
 from fer_vit.app.guard import refuse_network
@@ -191,8 +190,7 @@ def test_a_photo_is_decoded_once_for_its_faces_and_once_for_its_page(
         decoded[content] += 1
         return decode(content, *options, **further)
 
-    for module in (image_file, plot):
-        monkeypatch.setattr(module, "decode_image", count)
+    monkeypatch.setattr(image_file, "decode_image", count)
     names = ["group.jpg", "empty.png"]
     do(Task(uploads.parent, names, DEFAULT_MODEL, "faces.csv", True, {}, explain=explain), [])
     assert [decoded[Path(name).read_bytes()] for name in names] == [2, 1]
