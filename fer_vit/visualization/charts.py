@@ -1,6 +1,7 @@
-"""Computes the values of a report's charts: one for each output head, and further `CHARTS`.
+"""Computes the values of a report's charts: a chart for each output head, and special charts.
 
-`HEADS` describes the output heads.
+`HEADS` describes the output heads. A chart may have a script `report/page/NAME.js`; `outputs.js`
+draws the charts without a script.
 
 Shapes: K outputs of a head, R regions.
 """
@@ -146,17 +147,17 @@ def drawn_region(movement: str, regions: Sequence[str]) -> int | None:
     return None
 
 
-# Every chart by its name: a chart for each head, of which that of the pose shows more, and others.
-# `report/page/NAME.js` draws a chart; `outputs.js` draws the charts of heads without a script.
-CHARTS = {
-    name: Chart(
-        head.title,
-        fixed=partial(fixed_head, name=name),
-        of_face=partial(head_values, name=name),
-    )
-    for name, head in HEADS.items()
-}
-CHARTS[POSE] = Chart(HEADS[POSE].title, fixed_pose, pose)
+# Charts by name that are not only the values of a head. `report/page/NAME.js` draws each chart.
+SPECIAL = {POSE: Chart(HEADS[POSE].title, fixed_pose, pose)}
+
+
+def all_charts() -> dict[str, Chart]:
+    """Returns every chart by its name: a chart for each head, and the special charts."""
+    charts = {}
+    for name, head in HEADS.items():  # at each call, since other code may have added a head
+        fixed = partial(fixed_head, name=name)
+        charts[name] = Chart(head.title, fixed, partial(head_values, name=name))
+    return charts | SPECIAL
 
 
 def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
@@ -165,7 +166,7 @@ def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
     `terms` are those of any face.
     """
     fixed = {}
-    for name, chart in CHARTS.items():
+    for name, chart in all_charts().items():
         value = chart.fixed(settings, terms)
         if value is not None:
             fixed[name] = {"title": chart.title} | value
@@ -175,7 +176,7 @@ def fixed_charts(settings: ModelSettings, terms: Terms) -> dict[str, Json]:
 def face_charts(face: Face, terms: Terms) -> dict[str, Json]:
     """Returns the values of a face by name of the chart, without charts that the face lacks."""
     values = {}
-    for name, chart in CHARTS.items():
+    for name, chart in all_charts().items():
         value = chart.of_face(face, terms)
         if value is not None:
             values[name] = value

@@ -68,11 +68,11 @@ def test_a_chart_marks_weak_outputs_and_not_unmeasured_ones() -> None:
     assert list_notes(model) == []
 
 
-def test_an_entry_of_charts_is_a_chart_without_a_head(
+def test_an_entry_of_special_is_a_chart_without_a_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entropy = charts.Chart("Entropy", lambda settings, terms: {}, lambda face, terms: face.entropy)
-    monkeypatch.setitem(charts.CHARTS, "entropy", entropy)
+    monkeypatch.setitem(charts.SPECIAL, "entropy", entropy)
     model = small_model({"pose": ["yaw"]})
     face, evidence = explained_face(model, tmp_path)
     fixed = fixed_charts(model.settings, evidence.terms)
@@ -81,8 +81,8 @@ def test_an_entry_of_charts_is_a_chart_without_a_head(
     assert evidence.charts["entropy"] == face.entropy
 
 
-@pytest.mark.parametrize("name", [name for name in charts.CHARTS if name not in HEADS] + ["pose"])
-def test_an_entry_of_charts_has_a_script_that_draws_it(name: str) -> None:
+@pytest.mark.parametrize("name", charts.SPECIAL)
+def test_an_entry_of_special_has_a_script_that_draws_it(name: str) -> None:
     script = Path(report.__file__).parent / "page" / f"{name}.js"
     assert f"CHARTS.{name} = " in script.read_text(encoding="utf-8")
 
