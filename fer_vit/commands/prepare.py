@@ -34,7 +34,7 @@ from fer_vit.sources.add_landmarks import add_landmarks
 from fer_vit.sources.archive import is_archive, unpacked
 from fer_vit.sources.class_names import class_notes
 from fer_vit.sources.duplicates import Duplicates, handle_near_duplicates
-from fer_vit.sources.source_options import SourceOptions
+from fer_vit.sources.source import SourceOptions
 from fer_vit.wording import join_names, list_names
 
 LOGGER = logging.getLogger("fer_vit")

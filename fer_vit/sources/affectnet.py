@@ -28,8 +28,7 @@ from fer_vit.files import open_input
 from fer_vit.heads import HeadOutputs, Output
 from fer_vit.listing import PHOTO_SUFFIXES, system_entry
 from fer_vit.options import takes
-from fer_vit.sources.source_errors import not_found
-from fer_vit.sources.source_options import SourceOptions
+from fer_vit.sources.source import SourceOptions, not_found
 from fer_vit.sources.splits import hold_out
 
 # the expressions with the codes 0 to 7

@@ -18,7 +18,7 @@ from fer_vit.labels import EXPRESSIONS
 from fer_vit.options import Count, Interval, Number, takes
 from fer_vit.sources.cartoon import draw
 from fer_vit.sources.movements import DRAWN_OUTPUTS
-from fer_vit.sources.source_options import SourceOptions
+from fer_vit.sources.source import SourceOptions
 
 MAX_DRAWN_SIDE = 10_000  # the largest side of a drawn image in pixels
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.labels import EXPRESSIONS
-from fer_vit.sources.source_errors import not_found
+from fer_vit.sources.source import not_found
 from fer_vit.sources.text_tables import read_text_table
 
 # the annotations: an age group, female or male, one of seven races

@@ -17,7 +17,7 @@ from fer_vit.data.schema import Reading, Row, Split
 from fer_vit.errors import FerVitError
 from fer_vit.face.image import encode_png
 from fer_vit.sources import folder
-from fer_vit.sources.source_errors import bad_line, not_found
+from fer_vit.sources.source import bad_line, not_found
 from fer_vit.sources.splits import missing_splits
 from fer_vit.sources.text_tables import read_text_table
 

@@ -25,8 +25,7 @@ from fer_vit.data.schema import VOTES_COLUMN, Reading, Row, Split
 from fer_vit.geometry import Array
 from fer_vit.labels import EXPRESSIONS, have_ties
 from fer_vit.options import takes
-from fer_vit.sources.source_errors import bad_line, not_found
-from fer_vit.sources.source_options import SourceOptions
+from fer_vit.sources.source import SourceOptions, bad_line, not_found
 from fer_vit.sources.text_tables import read_text_table
 from fer_vit.wording import counted
 

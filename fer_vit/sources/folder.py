@@ -22,8 +22,7 @@ from fer_vit.listing import PHOTO_SUFFIXES, Listing, list_folder, unread_notes
 from fer_vit.options import takes
 from fer_vit.sources.photo_folders import Folders, Place, find_listed, find_places
 from fer_vit.sources.photo_persons import leak_warnings, match_persons, one_spelling, person_notes
-from fer_vit.sources.source_errors import not_found
-from fer_vit.sources.source_options import SourceOptions
+from fer_vit.sources.source import SourceOptions, not_found
 from fer_vit.sources.splits import PERSON_COLUMN, hold_out, missing_splits
 from fer_vit.sources.targets import AuScale, TargetTable, read_targets
 from fer_vit.tables.images import AngleUnit

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from fer_vit.data.schema import Reading, Row, Split
-from fer_vit.sources.source_errors import bad_line, not_found
+from fer_vit.sources.source import bad_line, not_found
 from fer_vit.sources.splits import hold_out
 from fer_vit.sources.text_tables import MAX_LINE, read_text_table
 

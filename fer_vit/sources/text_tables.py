@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from fer_vit.sources.source_errors import bad_line
+from fer_vit.sources.source import bad_line
 
 # The longest lines are FER2013's, with 9,300 characters for the pixels of an image. AffectNet has
 # the most lines: 540,000.

@@ -7,7 +7,6 @@ import os
 import shlex
 from argparse import ArgumentError, ArgumentParser
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +125,10 @@ def fit(config: str | Path, words: Sequence[str] = (), **overrides: Any) -> str:
         raise
 
 
+# Names in a config that have options below them.
+CONFIG_GROUPS = ("model", "data", "trainer", "checkpoint")
+
+
 class RunWords(NamedTuple):
     """The words of the command line that are read before the options can be parsed."""
 
@@ -148,14 +151,18 @@ def read_words(words: list[str]) -> RunWords:
     given, options = parser.parse_known_args(words)
 
     settings: dict[str, Any] = {}
-    contents: dict[str, dict[str, Any]] = {}  # contents of the configs by path
     for config in given.config:
-        with suppress(OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports these
+        try:
             content = yaml.safe_load(Path(config).read_text("utf-8"))
             settings |= content
-            contents[config] = content
-    for config, content in contents.items():
-        check_config_groups(config, content)
+        except (OSError, TypeError, ValueError, yaml.YAMLError):  # LightningCLI reports these
+            continue
+        for name in CONFIG_GROUPS:
+            if name in content and content[name] is None:
+                raise FerVitError(
+                    f"Expected options below `{name}:` in {config}, but got none. Add some, or "
+                    "leave out the line."
+                )
     for group in ("model", "data"):
         content = settings.get(group)
         if isinstance(content, dict) and "class_path" in content:
@@ -179,20 +186,6 @@ def read_words(words: list[str]) -> RunWords:
         data=classes["data"],
         task=task,
     )
-
-
-# Names in a config that have options below them.
-CONFIG_GROUPS = ("model", "data", "trainer", "checkpoint")
-
-
-def check_config_groups(config: str | Path, content: dict[str, Any]) -> None:
-    """Raises FerVitError when a config has the name of a group without an option below it."""
-    for name in CONFIG_GROUPS:
-        if name in content and content[name] is None:
-            raise FerVitError(
-                f"Expected options below `{name}:` in {config}, but got none. Add some, or leave "
-                "out the line."
-            )
 
 
 def build_run(verb: str, words: list[str]) -> TrainCLI:

@@ -1,9 +1,19 @@
-"""Errors of data sets that are missing or damaged."""
+"""What readers of data sets share: their options, and errors of missing or damaged data sets."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from fer_vit.errors import FerVitError, short
 from fer_vit.listing import system_entry
+from fer_vit.options import Options
+
+
+@dataclass(frozen=True)
+class SourceOptions(Options):
+    """What a reader of a data set takes."""
+
+    root: Path
+    """The folder of the data set."""
 
 
 def not_found(root: Path, expected: str) -> FerVitError:
