@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image as Pil
-from tqdm import tqdm
 
 from fer_vit.conformal import Thresholds
 from fer_vit.engine.choice import Opened, Precision, open_model, open_network
@@ -530,14 +529,19 @@ class Recognizer:
     ) -> Iterator[Faces]:
         """Yields batches of photos and frames, in order, with their faces and the crops of these.
 
-        A progress bar is shown. `batches` are those of a reading of the same sources, for this
-        model, that began earlier.
+        A terminal shows a progress bar. `batches` are those of a reading of the same sources, for
+        this model, that began earlier.
         """
         if batches is None:
             batches = read_sources(sources, self.crop_spec, options)
         # The number of frames of a video is known only at its end.
         total = None if any(map(is_video, sources)) else len(sources)
-        with tqdm(total=total, unit=" images", disable=None) as bar:
+        if not (sys.stderr and sys.stderr.isatty()):
+            yield from batches
+            return
+        from tqdm import tqdm  # not at the top: its import takes a twentieth of a photo's time
+
+        with tqdm(total=total, unit=" images") as bar:
             for faces in batches:
                 yield faces
                 bar.update(len(faces.infos))
