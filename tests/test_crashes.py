@@ -45,6 +45,7 @@ from tests.helpers.killed import (
     a_folder,
     a_table,
     leave_killed,
+    mark_as_own,
 )
 from tests.helpers.marks import slow
 from tests.helpers.processes import PATIENCE, wait_until
@@ -137,7 +138,7 @@ def test_remains_are_removed_and_folders_in_use_are_not(
     with scratch_folder(out) as writing:
         clear_remains_of(out)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, writing.name])
-    monkeypatch.setattr(files, "_locked", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), scratch_folder(out):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == others
@@ -170,7 +171,7 @@ def shared() -> Iterator[Path]:
         private = Path(folder, "private")
         (private / "old").mkdir(parents=True)
         (private / "scratch" / "old").mkdir(parents=True)
-        (private / "scratch" / files.OWN_MARK).touch()
+        mark_as_own(private / "scratch")
         (private / "scratch" / "old" / "result.txt").write_text("precious")
         (private / "secret.txt").write_text("precious")
         (private / "old" / "thesis.txt").write_text("precious")
@@ -223,7 +224,7 @@ def a_link_to_nothing(stale: Path, private: Path) -> None:
 
 def a_scratch_folder_with_a_link(stale: Path, private: Path) -> None:
     stale.mkdir()
-    (stale / files.OWN_MARK).touch()
+    mark_as_own(stale)
     (stale / "old").symlink_to(private)
 
 
@@ -285,11 +286,11 @@ def test_remains_of_any_target_are_removed_from_a_folder(tmp_path: Path) -> None
     names = [".a.csv.0123abcd.part", ".part-00001-of-00003.parquet.89abcdef.part"]
     for name in names:
         (tmp_path / name / "new").mkdir(parents=True)
-        (tmp_path / name / files.OWN_MARK).touch()
+        mark_as_own(tmp_path / name)
     kept = [".a.csv.0123abcd.parts", ".a.csv.part", ".moved.0123abcd.part"]
     for name in kept:
         (tmp_path / name / "old").mkdir(parents=True)
-        (tmp_path / name / files.OWN_MARK).touch()
+        mark_as_own(tmp_path / name)
     with scratch_folder(tmp_path / "b.csv") as writing:
         clear_remains_in(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {*kept, writing.name}
@@ -503,7 +504,7 @@ def test_a_folder_that_another_process_removes_is_made_again(
     removed = []
 
     def remove_first(self: Path, *given: Any, **options: Any) -> None:
-        if files.SCRATCH_NAME.fullmatch(self.name) and not removed:
+        if self.name.endswith(".part") and not removed:
             removed.append(self.parent)
             self.parent.rmdir()
         mkdir(self, *given, **options)
@@ -703,15 +704,16 @@ def test_the_size_of_a_zip_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
             pass
     data = archive.read_bytes()
     written = []
-    real = files._remove_scratch
+    real = shutil.rmtree
     assert data.count(claimed) == 2
     archive.write_bytes(data.replace(claimed, (1000).to_bytes(4, "little")))
 
-    def measure(folder: Path) -> None:
-        written.append(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
-        real(folder)
+    def measure(folder: Path, *given: Any, **options: Any) -> None:
+        everything = [path for path in tmp_path.rglob("*") if path.is_file() and path != archive]
+        written.append(sum(path.stat().st_size for path in everything))
+        real(folder, *given, **options)
 
-    monkeypatch.setattr(files, "_remove_scratch", measure)
+    monkeypatch.setattr(shutil, "rmtree", measure)
     with (
         pytest.raises(FerVitError, match=r"x\.zip.*CRC"),
         unpacked(archive, tmp_path / "m.parquet"),

@@ -189,7 +189,6 @@ NOT_YET = {
     "test_crashes.py",
     "test_fields.py",
     "test_fuzz.py",
-    "test_platforms.py",
     "visualization/test_charts.py",
     "visualization/test_evidence.py",
     "visualization/test_mean_faces.py",

@@ -19,7 +19,6 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
-import fer_vit.app.jobs as jobs
 import fer_vit.processes as processes
 import fer_vit.signals as signals
 from fer_vit.errors import FerVitError
@@ -158,15 +157,6 @@ def test_the_limit_of_open_files_is_checked_where_there_is_one(
 
 def test_cores_are_counted(system: str) -> None:
     assert processes.cores() >= 1
-
-
-def test_the_memory_of_a_process_is_unknown_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: Path) -> bytes:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(Path, "read_bytes", missing)
-    become("win32", monkeypatch)
-    assert jobs.resident_memory(1) == 0
 
 
 def test_signals_that_end_a_command_are_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:

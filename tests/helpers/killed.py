@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fer_vit.files import atomic_write
@@ -34,6 +35,14 @@ def leave_remains(path: Path) -> Path:
     os.waitpid(child, 0)
     (remains,) = {*path.parent.iterdir()} - before
     return remains
+
+
+def mark_as_own(folder: Path) -> None:
+    """Lets a folder look like what a killed process of fer-vit has left."""
+    with TemporaryDirectory() as place:
+        entries = leave_remains(Path(place, "a")).iterdir()
+        (mark,) = [entry.name for entry in entries if entry.is_file()]
+    (folder / mark).touch()
 
 
 def a_file(path: Path, version: int) -> None:
