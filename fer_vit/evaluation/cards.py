@@ -18,15 +18,16 @@ def choose_cards(faces: Labelled, targets: Array) -> tuple[list[Card], int]:
 
     `targets` (N, C) are the fractions of the votes for the labels of the faces (N).
     """
-    against = faces.against  # (N, C)
-    if against is None:
-        against = np.full_like(faces.probabilities, np.nan)
+    second_probabilities = faces.second_probabilities  # (N, C)
+    if second_probabilities is None:
+        second_probabilities = np.full_like(faces.probabilities, np.nan)
     truth = targets.argmax(1)  # (N,)
     guess = faces.probabilities.argmax(1)  # (N,)
-    second = np.where(np.isnan(against[:, 0]), guess, np.nan_to_num(against).argmax(1))  # (N,)
+    has_second = np.isfinite(second_probabilities[:, 0])  # (N,)
+    second = np.where(has_second, np.nan_to_num(second_probabilities).argmax(1), guess)  # (N,)
 
     loss = face_losses(faces.probabilities, targets)  # (N,)
-    second_loss = face_losses(against, targets)
+    second_loss = face_losses(second_probabilities, targets)
     # The loss of the other model counts where only the other model is wrong.
     loss = np.where(guess == truth, np.fmax(loss, second_loss), loss)
 

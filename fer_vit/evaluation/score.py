@@ -84,7 +84,7 @@ def score(
         facts = facts | {"against": against}
         second = align(faces, second, against)
         if faces.targets is not None:
-            faces = replace(faces, against=second.probabilities)
+            faces = replace(faces, second_probabilities=second.probabilities)
         if faces.outputs and not second.outputs:
             notes.append(f"{against} has none of the further outputs: they are not compared.")
 
@@ -146,8 +146,8 @@ def score_expression(faces: Labelled, by: Sequence[str] = (), folds: str = "") -
             rows += group_rows(part, FOLDS, str(name), votes)
     if faces.targets is not None and VOTES_COLUMN in faces.columns:
         rows += score_votes(faces.take(faces.predicted))
-    if faces.against is not None:
-        rows += compare_models(faces, faces.against)
+    if faces.second_probabilities is not None:
+        rows += compare_models(faces, faces.second_probabilities)
     return rows
 
 
@@ -280,27 +280,25 @@ def read_vote_count(cell: object) -> float:
     return count
 
 
-def compare_models(faces: Labelled, against: Array) -> list[Row]:
-    """Compares a model with another model on the faces that both predict.
+def compare_models(faces: Labelled, second: Array) -> list[Row]:
+    """Compares a model with a second model on the faces that both predict.
 
-    `against` are the other model's probabilities (N, C), NaN for an image without a face.
+    `second` are the second model's probabilities (N, C), NaN for an image without a face.
     """
-    both = faces.predicted & has_values(against)
+    both = faces.predicted & has_values(second)
     faces = faces.take(both)
-    against = against[both]
+    second = second[both]
     assert faces.targets is not None
     targets = faces.targets
-    other = score_faces(against, targets, faces.labels, faces.units)
-    differences = score_faces(
-        faces.probabilities, targets, faces.labels, faces.units, minus=against
-    )
-    test = mcnemar(faces.correct, against.argmax(1) == targets.argmax(1), faces.units)
+    of_second = score_faces(second, targets, faces.labels, faces.units)
+    differences = score_faces(faces.probabilities, targets, faces.labels, faces.units, minus=second)
+    test = mcnemar(faces.correct, second.argmax(1) == targets.argmax(1), faces.units)
     differences.pop("accuracy")  # the interval of the test replaces the bootstrap's
     return [
         count_row(EXPRESSION, COMPARED, "", FACES, int(both.sum())),
         count_row(EXPRESSION, COMPARED, "", ONLY_FIRST, test.only_first),
         count_row(EXPRESSION, COMPARED, "", ONLY_SECOND, test.only_second),
-        *make_rows(EXPRESSION, OTHER, "", other),
+        *make_rows(EXPRESSION, OTHER, "", of_second),
         Row(EXPRESSION, DIFFERENCE, "", "accuracy", test.difference, test.p),
         *make_rows(EXPRESSION, DIFFERENCE, "", differences),
     ]

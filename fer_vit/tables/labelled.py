@@ -84,8 +84,8 @@ class Labelled:
     facts: dict[str, str] = field(default_factory=dict)  # how the predictions were made
     notes: tuple[str, ...] = ()  # assumptions and omissions of reading; not yet `printable`
     outputs: dict[Output, Targeted] = field(default_factory=dict)  # further outputs with targets
-    # another model's probabilities (N, C), NaN for an image without a face; None: no other model
-    against: Array | None = None
+    # the probabilities of a second model (N, C), NaN for an image without a face; None: no model
+    second_probabilities: Array | None = None
 
     def take(self, which: NDArray[Any]) -> Self:
         """Returns some of the faces, by a mask or indices."""
@@ -93,6 +93,9 @@ class Labelled:
             output: Targeted(*(array[which] for array in pair))
             for output, pair in self.outputs.items()
         }
+        second = self.second_probabilities
+        if second is not None:
+            second = second[which]
         return replace(
             self,
             paths=self.paths[which],
@@ -102,7 +105,7 @@ class Labelled:
             columns={name: cells[which] for name, cells in self.columns.items()},
             rows=self.rows[which],
             outputs=pairs,
-            against=None if self.against is None else self.against[which],
+            second_probabilities=second,
         )
 
     def predict(self) -> "Labelled":
