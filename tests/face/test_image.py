@@ -5,7 +5,7 @@ import random
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import cv2
@@ -14,6 +14,10 @@ import pytest
 from PIL import Image, ImageOps
 
 import fer_vit.face.image as reader
+from fer_vit.face.crop import CropSpec
+from fer_vit.face.detection import Detection
+from fer_vit.face.detectors import Detector
+from fer_vit.face.finder import FaceFinder
 from fer_vit.face.headers import image_size
 from fer_vit.face.image import (
     ImageError,
@@ -154,6 +158,16 @@ def test_files_that_grow_or_have_no_size_are_read_up_to_the_limit(
 
 PLAIN = Image.new("RGB", (70, 50))
 MOST_SCANS = 100
+
+
+class Nothing(Detector):
+    """Finds no face."""
+
+    def detect(self, image: np.ndarray) -> list[Detection]:
+        return []
+
+
+FINDER = FaceFinder(CropSpec(48), "detect", Nothing())
 
 
 @pytest.mark.parametrize(
@@ -333,6 +347,9 @@ def test_torn_headers_have_a_size_or_none(kind: str) -> None:
     for data in torn:
         size = image_size(data)
         assert size is None or (len(size) == 2 and min(size) >= 0)
+    for data in torn[::5]:
+        with suppress(ImageError):
+            FINDER.find_in_file(data)
 
 
 def test_overlapping_blocks_restore_the_level_of_opencv() -> None:

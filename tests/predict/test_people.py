@@ -20,8 +20,11 @@ from fer_vit.errors import FerVitError
 from fer_vit.faces import Faces, PhotoInfo, Scheme, found_faces, no_faces
 from fer_vit.heads import MEANS, HeadOutputs
 from fer_vit.predict.outputs import Outputs
-from tests.helpers.commands import run
-from tests.helpers.faces import write_tables
+from fer_vit.predict.photos import PhotoOptions
+from fer_vit.predict.table_folder import predict_folder
+from fer_vit.predict.tables import predict_table
+from fer_vit.processes import ProcessRank
+from tests.helpers.faces import tiny_recognizer, write_tables
 from tests.helpers.videos import Actor, scene, write_numbered, write_video
 
 LABELS = ("neutral", "happiness")
@@ -311,21 +314,26 @@ def test_numbers_of_a_summary_have_the_digits_of_their_unit(tmp_path: Path) -> N
     assert re.fullmatch(r"\d+\.\d", row["mean_yaw"])
 
 
-def test_people_of_a_folder_of_tables_are_those_of_one_table(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_people_of_a_folder_of_tables_are_those_of_one_table(tmp_path: Path) -> None:
     """Of a folder they are read from its tables, in which a person may be away."""
     actor = Actor(7, lambda t: None if 0.2 < t < 0.5 else (160, 90, 100))
     times = [number / 10 for number in range(8)]
     images = [image for image, _ in scene([actor], times, (320, 180))]
     clip = write_video(tmp_path / "a.mp4", images, times)
+    model = tiny_recognizer(LABELS, (SMILE, "yaw"))
+    options = PhotoOptions(workers=0)
     written = []
     for name in ("faces.parquet", "faces"):
         people = tmp_path / f"people of {name}.csv"
         intervals = tmp_path / f"intervals of {name}.csv"
-        further = ("--summary", people, "--intervals", intervals, "--min_confidence=0.14")
-        words = (clip, "--workers=0", "--checkpoint", checkpoint, *further)
-        run("predict", *words, "--output", tmp_path / name)
+        table = tmp_path / name
+        outputs = Outputs(table, people, intervals, overwrite=False, threshold=0.2)
+        if table.suffix:
+            photos = model.recognize([clip], options)
+            predict_table(model, photos, [clip], options, outputs)
+        else:
+            predict_folder(model, [clip], options, outputs, 10, ProcessRank())
         written.append((people.read_text(), intervals.read_text()))
     assert written[0] == written[1]
-    assert written[0][0].count("a.mp4") >= 1
+    assert SMILE in written[0][1]
+    assert "mean_yaw" in written[0][0]
