@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,12 @@ import pytest
 
 from fer_vit.data.schema import Reading, Row, write_manifest
 from fer_vit.errors import FerVitError, TableError
-from fer_vit.evaluation.read_labelled import add_labels
+from fer_vit.evaluation.read_labelled import EvaluateOptions, read_labelled
 from fer_vit.face.image import encode_png
 from fer_vit.faces import as_objects
 from fer_vit.sources.cartoon import draw_face
-from fer_vit.tables.groups import check_groups, describe_groups, look_alikes
-from fer_vit.tables.join import add_columns, align
+from fer_vit.tables.groups import check_groups, describe_groups
+from fer_vit.tables.join import align, with_columns
 from fer_vit.tables.labelled import Labelled
 from fer_vit.tables.predicted import read_predictions
 
@@ -24,6 +25,16 @@ def predictions(folder: Path, *names: str) -> Labelled:
         "path,status,face,label,confidence,p_sadness,p_anger\n" + "".join(rows)
     )
     return read_predictions(folder / "p.csv")
+
+
+def add_labels(faces: Labelled, path: Path) -> Labelled:
+    """The faces of `predictions` with the truth in a table beside them."""
+    del faces  # they are in the table
+    return read_labelled(EvaluateOptions(path.with_name("p.csv"), labels=path))
+
+
+def add_columns(faces: Labelled, path: Path) -> Labelled:
+    return with_columns(faces, Path("p.csv"), path, ())
 
 
 @pytest.mark.parametrize("yaw", [("1,234", "2,345"), ("1.5", "2,5")])
@@ -47,14 +58,6 @@ def test_labels_out_of_a_table(tmp_path: Path) -> None:
     assert faces.correct.tolist() == [False, True]
     assert faces.columns["age"].tolist() == ["30", "40"]
     assert faces.columns["label"].tolist() == ["sadness", "sadness"]  # the prediction
-
-
-def test_a_label_may_be_the_models_own_name_for_it(tmp_path: Path) -> None:
-    table = replace(predictions(tmp_path, "a.png"), labels=["happy", "Other"])  # as after a merge
-    (tmp_path / "t.csv").write_text("path,label\na.png,happy\n")
-    shares = add_labels(table, tmp_path / "t.csv").targets
-    assert shares is not None
-    assert shares.tolist() == [[1, 0]]
 
 
 def test_labels_out_of_a_manifest_in_another_order(tmp_path: Path) -> None:
@@ -128,13 +131,6 @@ def test_columns_of_predict_are_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"path,{name}\na.png,3\n")
     with pytest.raises(FerVitError, match=rf"c\.csv.*`{name}`"):
         add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
-
-
-def test_columns_of_two_tables_do_not_replace_each_other(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("path,age\na.png,3\n")
-    faces = add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
-    with pytest.raises(FerVitError, match=r"c\.csv.*`age`"):
-        add_columns(faces, tmp_path / "c.csv")
 
 
 def test_columns_of_labels_do_not_replace_predictions(tmp_path: Path) -> None:
@@ -229,6 +225,13 @@ SIMILAR = [
 ]
 
 
-def test_similar_names() -> None:
-    names = [name for group in SIMILAR for name in group]
-    assert look_alikes(names) == [group for group in SIMILAR if len(group) > 1]
+@pytest.mark.parametrize("alike", [group for group in SIMILAR if len(group) > 1])
+def test_names_that_a_reader_takes_for_one_are_refused(alike: list[str]) -> None:
+    for pair in combinations(alike, 2):
+        with pytest.raises(FerVitError, match=r"for a\.png and b\.png"):
+            check_groups({"group": as_objects(pair)}, ["a.png", "b.png"], ["group"], Path("t"), [])
+
+
+def test_names_that_differ_are_groups() -> None:
+    names = [group[0] for group in SIMILAR if group[0] not in ("+", "_")]  # no names
+    check_groups({"group": as_objects(names)}, names, ["group"], Path("t.csv"), [])

@@ -23,38 +23,28 @@ from sklearn.metrics import (
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fer_vit.evaluation.evaluation_results import Evaluation
-from fer_vit.evaluation.evaluation_rows import MIN_GROUP
 from fer_vit.evaluation.score import score
 from fer_vit.faces import as_objects
-from fer_vit.heads import Output
-from fer_vit.stats import bootstrap as drawing
 from fer_vit.stats.bootstrap import (
     MIN_UNITS,
-    RESAMPLES,
     Scale,
     mean_intervals,
-    resample_sums,
 )
 from fer_vit.stats.estimate import Estimate
 from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.scores import (
     SCORES,
     confusion_matrix,
-    contributions,
     score_faces,
     suspect_labels,
 )
 from fer_vit.stats.tests import (
-    difference_error,
+    compare_means,
     group_tests,
     holm,
-    interval_of_test,
     mcnemar,
-    paired_p,
-    standard_error,
-    t_p,
 )
-from fer_vit.tables.labelled import Labelled, Targeted
+from fer_vit.tables.labelled import Labelled, pair_outputs
 
 LABELS = ("a", "b", "c", "d")
 REFERENCE = {
@@ -62,6 +52,9 @@ REFERENCE = {
     "macro F1": partial(f1_score, average="macro"),
     "UAR": balanced_accuracy_score,
 }
+
+MIN_GROUP = 30
+"""Fewest faces of a group that is compared."""
 
 
 def drawn(faces: int = 200, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -102,28 +95,10 @@ def test_calibration_error_equals_torchmetrics() -> None:
     probabilities, shares = drawn()
     given = torch.from_numpy(probabilities), torch.from_numpy(shares.argmax(1))
     expected = multiclass_calibration_error(*given, num_classes=4, n_bins=15).item()
-    assert score_faces(probabilities, shares, LABELS)["calibration error"].mean == pytest.approx(
-        expected, abs=1e-6
-    )
-
-
-def test_the_calibration_error_has_no_interval() -> None:
-    """The true error of calibrated faces is 0, but all resamples lie above the estimate."""
-    rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet(np.full(4, 0.3), 300)
-    label = (probabilities.cumsum(1) < rng.uniform(size=(300, 1))).sum(1)
-    targets = np.eye(4)[label]
-    bins = contributions(probabilities, targets)["bins"]
-    sums = resample_sums(bins, None)
-    drawn_errors = np.abs(sums).sum(1) / 300
-    estimate = score_faces(probabilities, targets, LABELS)["calibration error"]
-    assert np.percentile(drawn_errors, 2.5) > 0.02  # a bootstrap interval would exclude 0
-    assert drawn_errors.mean() > 1.2 * estimate.mean
-    second = np.roll(probabilities, 1, 1)
-    difference = score_faces(probabilities, targets, LABELS, minus=second)["calibration error"]
-    for result in (estimate, difference):
-        assert result.mean is not None
-        assert (result.low, result.high) == (None, None)
+    error = score_faces(probabilities, shares, LABELS)["calibration error"]
+    assert error.mean == pytest.approx(expected, abs=1e-6)
+    # all resamples of calibrated faces lie above the true error
+    assert (error.low, error.high) == (None, None)
 
 
 def test_annotators_are_drawn_by_the_votes() -> None:
@@ -160,9 +135,9 @@ def test_intervals_are_those_of_a_slow_bootstrap() -> None:
     guess = probabilities.argmax(1)
     scores = score_faces(probabilities, shares, LABELS)
     rng = np.random.default_rng(3)
-    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES)]
+    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(250)]
     for name, slow in REFERENCE.items():
-        values = [slow(truth[draw], guess[draw]) for draw in draws[:250]]
+        values = [slow(truth[draw], guess[draw]) for draw in draws]
         low, high = np.quantile(values, (0.025, 0.975))
         assert scores[name].low == pytest.approx(low, abs=0.02)
         assert scores[name].high == pytest.approx(high, abs=0.02)
@@ -430,12 +405,6 @@ def test_a_share_without_exceptions_has_the_bounds_of_scipys_binomial(hits: int)
     assert (of_persons.low, of_persons.high) == pytest.approx((expected.low, expected.high))
 
 
-@pytest.mark.parametrize("number", [0.0, 1.0])
-def test_mean_intervals_of_equal_numbers_have_no_width(number: float) -> None:
-    (mean,) = mean_intervals(np.full((6, 1), number))  # numbers have no known bounds
-    assert (mean.low, mean.high) == (number, number)
-
-
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1.0])
 def test_a_difference_without_exceptions_is_not_certain(change: float) -> None:
     """As many faces may differ as there may be misses, if all of 20 are right."""
@@ -444,6 +413,13 @@ def test_a_difference_without_exceptions_is_not_certain(change: float) -> None:
     assert interval.mean == change
     assert interval.low == pytest.approx(max(change - misses, -1))
     assert interval.high == pytest.approx(min(change + misses, 1))
+
+
+def paired_p(values: np.ndarray, units: np.ndarray | None = None) -> float:
+    """The p-value of the differences of two models (N,)."""
+    differences = values[:, None]
+    (test,) = compare_means(differences, np.zeros_like(differences), units)
+    return test.p
 
 
 def test_the_p_of_two_models_is_the_t_tests_of_persons() -> None:
@@ -478,16 +454,6 @@ def test_interval_and_p_of_two_models_agree() -> None:
     assert significant > 10
 
 
-def test_the_interval_of_many_faces_is_the_bootstraps() -> None:
-    rng = np.random.default_rng(0)
-    gains = rng.choice([1.0, -1.0, 0.0], 2000, p=[0.2, 0.1, 0.7])
-    units = np.arange(2000)
-    interval = interval_of_test(gains, paired_p(gains, units), units)
-    (bootstrap,) = mean_intervals(gains[:, None], units, "difference")
-    assert interval.low == pytest.approx(bootstrap.low, abs=0.003)
-    assert interval.high == pytest.approx(bootstrap.high, abs=0.003)
-
-
 @pytest.mark.parametrize("differing", [0, 1, 2, 5, 9])
 def test_no_p_is_below_that_of_the_sign_test(differing: int) -> None:
     values = np.zeros(200)
@@ -498,34 +464,28 @@ def test_no_p_is_below_that_of_the_sign_test(differing: int) -> None:
     assert paired_p(np.full(100, np.nan)) == 1
 
 
-def test_p_values_of_two_equal_models_are_uniform_for_few_persons() -> None:
-    rng = np.random.default_rng(0)
-    p = np.array([paired_p(rng.normal(size=8)) for _ in range(2000)])
-    assert binomtest(int((p < 0.05).sum()), len(p), 0.05).pvalue > 0.01
-
-
-@pytest.mark.parametrize("persons", [2, 3, 4, 5, 6, 40])
-def test_the_error_of_a_mean_and_its_p_are_those_of_a_t_test(persons: int) -> None:
-    values = np.random.default_rng(persons).normal(0.5, 1, (persons, 3))  # three faces of each
-    expected = ttest_1samp(values.mean(1), 0)
-    units = np.repeat(np.arange(persons), 3)
-    error = standard_error((values.ravel() - values.mean()) / values.size, units)
-    assert error == pytest.approx(values.mean(1).std(ddof=1) / persons**0.5)
-    assert t_p(values.mean(), error, persons) == pytest.approx(expected.pvalue)
-
-
-@pytest.mark.parametrize("pattern", [1, 2])
-def test_the_error_of_a_difference_of_groups_is_the_one_of_the_bootstrap(pattern: int) -> None:
-    """Groups of persons, or of photos of the same persons."""
+@pytest.mark.parametrize("alternate", [False, True])
+def test_a_group_is_compared_over_persons_by_a_t_test_or_by_fishers(alternate: bool) -> None:
+    """The larger p counts: persons in one group each, or with photos in both."""
     rng = np.random.default_rng(0)
     persons = np.repeat(np.arange(60), 4)
-    group = (persons % 2 if pattern == 1 else np.arange(240) % 2).astype(float)
-    correct = (rng.random(240) < 0.3 + 0.5 * rng.random(60)[persons]).astype(float)
-    cells = {"in": group, "hit in": group * correct, "out": 1 - group}
-    columns = np.column_stack([*cells.values(), (1 - group) * correct])
-    inside, hits, outside, others = resample_sums(columns, persons).T
-    expected = (hits / inside - others / outside).std() * np.sqrt(60 / 59)
-    assert difference_error(correct, group, persons) == pytest.approx(expected, rel=0.06)
+    group = (np.arange(240) if alternate else persons) % 2 == 1
+    correct = rng.random(240) < 0.05 + 0.7 * rng.random(60)[persons] + 0.2 * group
+    first, second = group_tests(correct, [group, ~group], persons)
+    table = [[(correct & side).sum(), (~correct & side).sum()] for side in (group, ~group)]
+    fisher = fisher_exact(table).pvalue
+    differences = []
+    for _ in range(2000):
+        drawn_persons = rng.integers(0, 60, 60)
+        rows = (4 * drawn_persons[:, None] + np.arange(4)).ravel()
+        inside = group[rows]
+        drawn_hits = correct[rows]
+        differences.append(drawn_hits[inside].mean() - drawn_hits[~inside].mean())
+    error = np.std(differences) * np.sqrt(60 / 59)
+    t_test = 2 * student.sf(abs(first.difference.mean) / error, 59)
+    assert first.p == pytest.approx(second.p)
+    assert first.p == pytest.approx(max(fisher, t_test), rel=0.3)
+    assert (t_test > fisher) == (not alternate)
 
 
 def test_a_group_without_mistakes_does_not_differ_for_certain() -> None:
@@ -697,8 +657,7 @@ def test_small_and_single_groups() -> None:
 
 
 @pytest.mark.slow
-def test_faces_of_one_person_are_no_independent_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "RESAMPLES", 200)
+def test_faces_of_one_person_are_no_independent_trials() -> None:
     rng = np.random.default_rng(0)
     person = np.repeat(np.arange(80), 10)
     groups = [person < 40, person >= 40]
@@ -857,7 +816,7 @@ def test_intervals_of_few_photos_have_a_warning(count: int, warned: bool) -> Non
 def test_a_head_without_targets_is_named_below_the_scores() -> None:
     made = faces(np.ones(9, bool))
     unknown = np.full(9, np.nan)
-    with_head = replace(made, outputs={Output("pose", "yaw"): Targeted(np.zeros(9), unknown)})
+    with_head = replace(made, outputs=pair_outputs({"yaw": np.zeros(9)}, {"yaw": unknown}))
     plain = score(made).text
     text = score(with_head).text
     line = "- Not measured, since no face has a target: pose.\n\n"
@@ -868,10 +827,8 @@ def test_a_head_without_targets_is_named_below_the_scores() -> None:
 def test_a_further_output_without_targets_has_no_bar(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     target = rng.normal(size=9)
-    outputs = {
-        Output("pose", "yaw"): Targeted(target, target),
-        Output("pose", "pitch"): Targeted(target, np.full(9, np.nan)),
-    }
+    values = {"yaw": target, "pitch": target}
+    outputs = pair_outputs(values, {"yaw": target, "pitch": np.full(9, np.nan)})
     results = score(replace(faces(np.ones(9, bool)), outputs=outputs))
     results.write(tmp_path / "e")
     text = results.text

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from fer_vit.stats.output_measures import MEASURES, Pairs, measure
+from fer_vit.stats.output_measures import MEASURES, measure, measure_intervals
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.normal(0, 20, 300)
@@ -46,17 +46,6 @@ def test_binary_measures_equal_their_references(name: str) -> None:
     assert measure(name, SCORE, BINARY) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", [*MEASURES])
-def test_a_weight_of_two_counts_a_face_twice(name: str) -> None:
-    value = SCORE
-    target = BINARY if name in ("F1", "AUROC") else SCORE + VALUE / 20
-    weight = RNG.integers(0, 4, (5, 300)).astype(float)
-    measured = MEASURES[name].compute(Pairs(value, target, weight))
-    for row, weights in zip(measured, weight.astype(int), strict=True):
-        repeated = measure(name, np.repeat(value, weights), np.repeat(target, weights))
-        assert row == pytest.approx(repeated, abs=1e-9)
-
-
 @pytest.mark.parametrize("name", ["F1", "AUROC"])
 @pytest.mark.parametrize("target", [BINARY * 0.5, np.zeros(300), np.ones(300)])
 def test_other_targets_have_no_binary_measures(name: str, target: np.ndarray) -> None:
@@ -77,3 +66,17 @@ def test_unknown_targets_are_left_out_and_none_is_nan(name: str) -> None:
     known = np.isfinite(target)
     assert measure(name, SCORE, target) == pytest.approx(measure(name, SCORE[known], target[known]))
     assert np.isnan(measure(name, SCORE, np.full(300, np.nan)))
+
+
+@pytest.mark.parametrize("name", [*MEASURES])
+def test_intervals_are_those_of_faces_drawn_again(name: str) -> None:
+    target = BINARY if name in ("F1", "AUROC") else SCORE + VALUE / 20
+    interval = measure_intervals([name], SCORE, target, np.arange(300))[name]
+    rng = np.random.default_rng(1)
+    drawn = []
+    for _ in range(400):
+        faces = rng.integers(0, 300, 300)
+        drawn.append(measure(name, SCORE[faces], target[faces]))
+    width = 4 * np.std(drawn)
+    assert interval.low == pytest.approx(np.quantile(drawn, 0.025), abs=0.12 * width)
+    assert interval.high == pytest.approx(np.quantile(drawn, 0.975), abs=0.12 * width)

@@ -8,11 +8,9 @@ from scipy import stats
 from fer_vit.errors import FerVitError
 from fer_vit.stats.means import average
 from fer_vit.stats.series import (
-    MAX_BINS,
     Rest,
     RestInClips,
     bin_values,
-    count_bins,
     mean_course,
     parse_rest,
 )
@@ -117,22 +115,6 @@ def test_times_on_an_edge_begin_a_bin() -> None:
     assert series[0, :, 0] == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("step", [0.0, -1.0, NAN, np.inf, 100.0, 1e-9, 1e-300, 5e-324])
-def test_wrong_grids(step: float) -> None:
-    with pytest.raises(FerVitError, match="`grid"):
-        count_bins(np.array([0, 12.4]), 3, step)
-
-
-def test_a_grid_needs_times_and_has_a_limit_over_all_clips() -> None:
-    with pytest.raises(FerVitError, match="Predict videos"):
-        count_bins(np.array([NAN]), 1, 0.2)
-    with pytest.raises(FerVitError, match="`grid"):
-        count_bins(np.array([1e300]), 1, 1.0)
-    assert count_bins(np.array([0, 10.0]), 1000, 0.5) == 21
-    with pytest.raises(FerVitError, match=f"{MAX_BINS:,}"):
-        count_bins(np.array([0, 10.0]), 100_000, 0.5)
-
-
 def test_mean_courses_equal_scipy(rng: np.random.Generator) -> None:
     series = rng.normal(size=(9, 4))
     series[3:, 1] = NAN
@@ -155,3 +137,22 @@ def test_series_of_several_clips_are_averaged() -> None:
     series = np.array([[1.0, NAN], [3.0, NAN], [5.0, 6.0]])
     means = average(series, np.array([0, 0, 2]), 3)
     assert means == pytest.approx(np.array([[2, NAN], [NAN, NAN], [5, 6]]), nan_ok=True)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, NAN, np.inf, 100.0, 1e-9, 5e-324])
+def test_wrong_grids(step: float) -> None:
+    with pytest.raises(FerVitError, match="`grid"):
+        bin_values(np.zeros((2, 1)), np.array([0, 12.4]), np.arange(2), step)
+
+
+def test_a_grid_needs_times_and_has_a_limit_over_all_clips() -> None:
+    clips = np.arange(50_000)
+    seconds = np.tile([0.0, 10.0], 25_000)
+    values = np.zeros((50_000, 1))
+    with pytest.raises(FerVitError, match="Predict videos"):
+        bin_values(values[:1], np.array([NAN]), clips[:1], 0.2)
+    with pytest.raises(FerVitError, match="`grid"):
+        bin_values(values[:1], np.array([1e300]), clips[:1], 1.0)
+    assert bin_values(values[:1000], seconds[:1000], clips[:1000], 0.5).shape == (1000, 21, 1)
+    with pytest.raises(FerVitError, match="1,000,000"):
+        bin_values(values, seconds, clips, 0.5)

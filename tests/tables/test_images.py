@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fer_vit.errors import FerVitError
-from fer_vit.tables.images import read_images, read_truth_table
+from fer_vit.tables.images import read_truth_table
 
 LABELS = ["happiness", "anger"]
 
@@ -42,12 +42,16 @@ def test_truth_that_does_not_fit(text: str, words: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("path,x\n,1\n", "row 1 .*path"), ("path\n./a\na\n", "row 2 .*row 1"), ("path\n", "rows")],
+    [
+        ("path,yaw\n,1\n", "row 1 .*path"),
+        ("path,yaw\n./a,1\na,1\n", "row 2 .*row 1"),
+        ("path,yaw\n", "rows"),
+    ],
 )
 def test_images_have_a_path_and_one_row(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(FerVitError, match=words):
-        read_images(tmp_path / "t.csv")
+        read_truth_table(tmp_path / "t.csv", LABELS)
 
 
 def test_angles_that_may_be_radians_are_one_line_with_both_remedies(tmp_path: Path) -> None:
