@@ -142,7 +142,13 @@ def merge_nodes(graph: Any) -> Any:
         content = graph.SerializeToString()
         kept = ["ConvBNFusion"]
         InferenceSession(content, options, providers=[CPU], disabled_optimizers=kept)
-        return onnx.load(path)
+        merged = onnx.load(path)
+    # ONNX Runtime declares all its sets of operators, which other programs may not know.
+    used = {node.domain for node in merged.graph.node}
+    declared = [opset for opset in merged.opset_import if opset.domain in used]
+    del merged.opset_import[:]
+    merged.opset_import.extend(declared)
+    return merged
 
 
 def quantize_onnx(path: Path, batches: Iterator[Crops]) -> None:
