@@ -182,6 +182,17 @@ def test_a_region_is_hidden_when_more_than_half_of_it_is() -> None:
         assert hidden.weights.sum() == len({5, 6, 9, 10} & set(first)) * 16 * 3 * 2
 
 
+def test_a_pixel_of_a_region_is_predicted_if_all_of_it_is_hidden() -> None:
+    batch, noise = faces()
+    box = torch.tensor([9.0, 8.0, 25.0, 24.0])  # across the edges of patches
+    batch = batch._replace(boxes=box.expand(3, 2, 4), valid=torch.ones(3, 2, dtype=torch.bool))
+    _, hidden = build(tokens="region").predict_hidden(batch, noise)
+    part = covered(hidden.seen, batch.image)[:, 0, 8:24, 9:25].reshape(3, 8, 2, 8, 2)
+    whole = part.all(4).all(2)
+    assert whole.sum() < part.any(4).any(2).sum()
+    assert torch.equal(hidden.weights[:, 0].sum(1), 3.0 * whole.sum((1, 2)))
+
+
 @pytest.mark.parametrize(
     "name", ["both", "grid", "grey", "patch", "conv, regions of the stem alone"]
 )
