@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import fer_vit
-from fer_vit.comparison.measures import PROBABILITY_CHANGES
 from fer_vit.report.table import TableWriter
 from fer_vit.version import __version__
 from tests.helpers.commands import fails, run
@@ -290,7 +289,7 @@ def test_rest_and_grid_equal_pandas(tmp_path: Path, capsys: pytest.CaptureFixtur
     after = read[read["seconds"] >= 2]
     raw = read[read["seconds"] < 2].groupby(clip)["p_happy"].mean()
     changes = (after.groupby(clip)["p_happy"].mean() - raw).unstack()
-    kind = results[PROBABILITY_CHANGES.title]
+    kind = results["Change of the probability from rest"]
     assert kind["means"]["happy"]["b"]["mean"] == pytest.approx(changes["b"].mean())
     difference = kind["differences"]["happy: b - a"]["difference"]["mean"]
     assert difference == pytest.approx((changes["b"] - changes["a"]).mean())

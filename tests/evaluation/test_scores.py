@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -18,6 +19,7 @@ from sklearn.metrics import (
     confusion_matrix as reference_confusion,
     f1_score,
     log_loss,
+    precision_score,
     recall_score,
 )
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -849,3 +851,16 @@ def test_rows_are_a_table_for_data_frames() -> None:
     assert not table.duplicated(["part", "set", "group", "measure"]).any()
     with pytest.raises(KeyError, match="accuracy of a star"):
         results.estimate("accuracy of a star")
+
+
+def test_precision_is_that_of_scikit_learn_for_expressions_that_occur() -> None:
+    truth = np.array([0, 0, 0, 0, 3])
+    guess = np.array([0, 0, 2, 2, 0])
+    precision = precision_score(truth, guess, labels=range(4), average=None, zero_division=0)
+    made = faces(np.ones(5, bool))
+    made = replace(made, labels=list(LABELS), probabilities=np.eye(4)[guess] * 0.6 + 0.1)
+    text = score(replace(made, targets=np.eye(4)[truth])).text
+    ends = dict(
+        re.findall(r"^\| ([abcd]) \| .* \| ([\d.]+%|never predicted) \|$", text, re.MULTILINE)
+    )
+    assert ends == {"a": f"{precision[0]:.1%}", "c": "0.0%", "d": "never predicted"}

@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from fer_vit.explain.attribution import inside
 from fer_vit.explain.terms import agreement, region_effects
 from fer_vit.model.config import RegionViTConfig
 from fer_vit.model.region_vit import RegionViT, build_model
@@ -75,8 +74,3 @@ def test_ranks_of_equal_terms_are_scipys_and_none_where_all_are_equal() -> None:
             expected = spearmanr(x, y).statistic
         assert agreed.correlation[face, output] == pytest.approx(expected, nan_ok=True)
     assert np.isnan(agreed.first[[0, 1], [0, 1]]).all()
-
-
-def test_pixels_inside_of_a_box() -> None:
-    mask = inside(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), 5)[0, 0]
-    assert mask.nonzero().tolist() == [[2, 1], [2, 2], [3, 1], [3, 2]]

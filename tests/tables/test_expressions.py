@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from fer_vit.errors import TableError
-from fer_vit.report.table import FACTS_KEY
 from fer_vit.tables.predicted import find_labels
 from fer_vit.tables.table_reader import Table
 
@@ -20,7 +19,7 @@ def labels(*columns: str, record: list[str] | None = None, **values: Any) -> lis
     table = pa.table(cells)
     if record is not None:
         facts = {"labels": json.dumps(record)}
-        table = table.replace_schema_metadata({FACTS_KEY: json.dumps(facts)})
+        table = table.replace_schema_metadata({"predictions": json.dumps(facts)})
     return find_labels(Table(Path("t.csv"), table), json.dumps(record) if record else None)
 
 
