@@ -1,15 +1,17 @@
 """Plots that the browser draws: their scales and gaps."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fer_vit.report.plots import Plot, calibration_plot, series_plots
+from fer_vit.report.plots import calibration_plot, series_plots
 from fer_vit.stats.series import MeanCourse
 
 NAN = np.nan
 
 
-def plot_of(values: list[float], form: str = ".7f") -> Plot:
+def plot_of(values: list[float], form: str = ".7f") -> Any:
     """The plot of one course without an interval, over as many seconds."""
     mean = np.array(values)
     course = MeanCourse(mean, mean, mean, np.ones(len(mean), int))
