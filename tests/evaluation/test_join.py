@@ -133,6 +133,13 @@ def test_columns_of_predict_are_not_replaced(name: str, tmp_path: Path) -> None:
         add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
 
 
+def test_columns_of_two_tables_do_not_replace_each_other(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,age\na.png,3\n")
+    faces = add_columns(predictions(tmp_path, "a.png"), tmp_path / "c.csv")
+    with pytest.raises(FerVitError, match=r"c\.csv.*`age`"):
+        add_columns(faces, tmp_path / "c.csv")
+
+
 def test_columns_of_labels_do_not_replace_predictions(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label,confidence\na.png,anger,3\n")
     table = predictions(tmp_path, "a.png", "b.png")
