@@ -452,7 +452,7 @@ def test_a_signal_while_a_command_is_imported_ends_it_at_once(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ["-m fer_vit", "cli.py"])
 def test_ctrl_c_while_libraries_are_imported_prints_nothing(entry: str, tmp_path: Path) -> None:
-    (tmp_path / "yaml.py").write_text(IMPORTING)  # a library of the command line
+    (tmp_path / "argparse.py").write_text(IMPORTING)  # the command line imports it
     script = f"{ROOT / entry}" if entry.endswith(".py") else entry
     command = [sys.executable, *script.split(), "models"]
     path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ["PYTHONPATH"]])

@@ -120,9 +120,10 @@ def compare_means(
 def interval_of_test(values: Array, p: float, units: IntArray) -> Estimate:
     """Returns a mean difference of hits with the interval of its test: 0 is inside if p >= 0.05.
 
-    It is a t interval over units. Its standard error is at least the one with which a t test has
-    this p-value (the test-based interval of Miettinen 1976): a p-value of an exact test is larger
-    than that of the t test where few faces differ. Other bounds are those of `bound`.
+    It is a t interval over units. Where few faces differ, the p-value of an exact test is larger
+    than that of the t test. The standard error is then the one with which a t test has this p-value
+    (the test-based interval of Miettinen 1976), but no larger than what takes the interval to 0,
+    since this error has no bound as p approaches 1. Other bounds are those of `bound`.
 
     Args:
         values: The differences of hits (N,), from -1 to 1.
@@ -135,8 +136,9 @@ def interval_of_test(values: Array, p: float, units: IntArray) -> Estimate:
     high = None
     if degrees:
         error = standard_error((values - mean) / len(values), units)
-        t_of_p = max(float(student.isf(p / 2, degrees)), ROUNDING_ERROR)
-        half_width = float(student.isf(TAIL, degrees)) * max(error, abs(mean) / t_of_p)
+        t_of_p = float(student.isf(p / 2, degrees))
+        t_of_tail = float(student.isf(TAIL, degrees))
+        half_width = t_of_tail * max(error, abs(mean) / max(t_of_p, t_of_tail))
         low = max(mean - half_width, -1.0)
         high = min(mean + half_width, 1.0)
     estimate = Estimate(mean, low, high, n=len(values))

@@ -18,9 +18,9 @@ from PIL import Image
 
 from fer_vit.face.image import CRASHED, UNREADABLE, ImageError, decode_image
 from fer_vit.predict.frames import read_frames
-from fer_vit.predict.outputs import Outputs
+from fer_vit.predict.outputs import MarkedCopy, Outputs
 from fer_vit.processes import work_in_processes
-from tests.helpers.faces import make_faces, tiny_recognizer, write_tables
+from tests.helpers.faces import make_faces, write_tables
 from tests.helpers.hostile import jpeg_bomb, saved
 
 pytestmark = [
@@ -167,7 +167,8 @@ def test_a_clip_of_36_megapixels_takes_0_8_gb(large_clip: Path) -> None:
 
 def test_the_copy_of_a_clip_of_36_megapixels_takes_1_gb(large_clip: Path, tmp_path: Path) -> None:
     frames = [make_faces(("a", "b"), [], frame=n, seconds=n / 25, track=[]) for n in range(20)]
-    outputs = Outputs(tmp_path / "t.csv", copy=tmp_path / "b.mp4")
-    tiny_recognizer(("a", "b"))
+    outputs = Outputs(tmp_path / "t.csv", copy=MarkedCopy(large_clip, tmp_path / "b.mp4"))
+    # what a table imports is no memory of the copy
+    write_tables(frames, [large_clip], Outputs(tmp_path / "first.csv"), ("a", "b"))
     copy = partial(write_tables, frames, [large_clip], outputs, ("a", "b"))
     assert growth(copy) < 1000 * MEGABYTES

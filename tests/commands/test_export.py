@@ -60,8 +60,9 @@ def example_inputs(net: RegionViT, faces: int) -> tuple[torch.Tensor, ...]:
 
 def run_onnx(path: Path, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     session = onnxruntime.InferenceSession(path)
-    names = [given.name for given in session.get_inputs()]
-    values = {name: value.numpy() for name, value in zip(names, inputs, strict=True)}
+    given = dict(zip(("image", "boxes", "valid"), inputs, strict=True))
+    # A network without regions takes the image alone.
+    values = {needed.name: given[needed.name].numpy() for needed in session.get_inputs()}
     return torch.from_numpy(session.run(["probabilities"], values)[0])
 
 

@@ -456,6 +456,17 @@ def test_interval_and_p_of_two_models_agree() -> None:
     assert significant > 10
 
 
+@pytest.mark.parametrize("only_second", [50, 51, 60])
+def test_the_interval_of_models_that_hardly_differ_is_that_of_a_t_test(only_second: int) -> None:
+    """McNemar's exact p is 1 for 51 faces against 50, which says nothing about the width."""
+    first = np.repeat([True, False, True], [51, only_second, 9_000])
+    second = np.repeat([False, True, True], [51, only_second, 9_000])
+    difference, _, _, p = mcnemar(first, second, np.arange(len(first)))
+    assert p > 0.3
+    expected = ttest_1samp(first.astype(float) - second, 0).confidence_interval()
+    assert (difference.low, difference.high) == pytest.approx([*expected], abs=1e-6)
+
+
 @pytest.mark.parametrize("differing", [0, 1, 2, 5, 9])
 def test_no_p_is_below_that_of_the_sign_test(differing: int) -> None:
     values = np.zeros(200)
