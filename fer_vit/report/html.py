@@ -11,23 +11,18 @@ import base64
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fer_vit.errors import printable
 from fer_vit.report.draw import expression_colour, probability_text
+from fer_vit.report.prose import printable_text
 from fer_vit.report.records import data_uri
 from fer_vit.stats.estimate import estimate_text
 from fer_vit.texts import json_text
 from fer_vit.wording import counted
 
 FIRST_SCRIPT = "base.js"  # the script of a folder that the other scripts of the folder use
-
-
-def _printable_text(value: Any) -> Any:
-    """Returns printable text; returns numbers, and text that is marked as safe, unchanged."""
-    return printable(value) if type(value) is str else value
 
 
 def name_parts(name: str) -> list[str]:
@@ -39,7 +34,7 @@ _LOADER = PackageLoader("fer_vit", "report")
 _ENVIRONMENT = Environment(
     loader=_LOADER,
     autoescape=True,
-    finalize=_printable_text,
+    finalize=printable_text,
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=StrictUndefined,

@@ -3,6 +3,7 @@ reader gets it: a macro is a paragraph, or a list with an item a line.
 """
 
 import re
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -13,7 +14,8 @@ from fer_vit.wording import counted, list_names
 MAX_NAMES = 10  # most names in a line, such as persons or clips
 
 
-def _printable_text(value: object) -> object:
+def printable_text(value: Any) -> Any:
+    """Returns printable text; returns numbers, and text that is marked as safe, unchanged."""
     return printable(value) if type(value) is str else value
 
 
@@ -31,7 +33,7 @@ class Prose:
     def __init__(self, room: str, template: str = "prose.j2") -> None:
         environment = Environment(  # noqa: S701 - plain text; the page escapes it
             loader=PackageLoader("fer_vit", room),
-            finalize=_printable_text,
+            finalize=printable_text,
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=StrictUndefined,

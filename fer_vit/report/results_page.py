@@ -113,7 +113,7 @@ def write_page(
             draw(new / FIGURES)
         render(
             new / "index.html",
-            "evaluation",
+            "results",
             title=page.title,
             generator=page.generator,
             page=page,

@@ -59,7 +59,7 @@ class MeansTest:
         p_by_ranks: The two-sided p-value of a rank test: of signed ranks for pairs (Wilcoxon 1945),
             of ranks for different persons (Mann & Whitney 1947).
         g: The difference in pooled standard deviations of the two conditions, with the correction
-            for few persons by Hedges (1981); for pairs, this is g_av by Cumming (2012).
+            for few persons by Hedges (1981); for pairs, this is d_av by Cumming (2012), corrected.
     """
 
     difference: Difference
