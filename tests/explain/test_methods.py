@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fer_vit.errors import FerVitError
-from fer_vit.explain.attribution import explain, relevance_flow
+from fer_vit.explain.attribution import explain
 from fer_vit.explain.methods import METHODS
-from fer_vit.explain.trace import attention_views, output_decreases, region_units, rollout, trace
+from fer_vit.explain.trace import attention_views, trace
 from fer_vit.model.region_vit import RegionViT
-from tests.helpers.models import noise_faces, small_model
+from tests.helpers.models import noise_faces, small_model, tokens_of_regions
 
 
 def build(**change: object) -> RegionViT:
@@ -144,28 +144,29 @@ def test_bfloat16_agrees_approximately(method: str) -> None:
         assert torch.corrcoef(torch.stack([a, b.float()]))[0, 1] > 0.95
 
 
-def test_relevance_against_the_papers_matrices_in_float64() -> None:
-    generator = np.random.default_rng(0)
-    attention = [torch.from_numpy(generator.random((2, 3, 6, 6))).float() for _ in range(4)]
-    gradients = [torch.from_numpy(generator.normal(size=(2, 3, 6, 6))).float() for _ in range(4)]
-    pool = torch.from_numpy(generator.random((2, 2, 1, 6))).float()
-    pool_gradient = torch.from_numpy(generator.normal(size=(2, 2, 1, 6))).float()
-    for top in (None, pool_gradient):
-        relevance = relevance_flow(attention, gradients, pool, top)
-        for face in range(2):
-            expected = np.zeros(6)
-            for sign in (1.0, -1.0):
-                r = np.eye(6)
-                for weights, gradient in zip(attention, gradients, strict=True):
-                    cam = np.maximum(
-                        sign * gradient[face].double().numpy() * weights[face].double().numpy(), 0
-                    )
-                    r = r + cam.mean(0) @ r
-                row = pool[face, :, 0].double().numpy()
-                if top is not None:
-                    row = np.maximum(sign * top[face, :, 0].double().numpy() * row, 0)
-                expected += sign * (row.mean(0) @ r)
-            assert np.allclose(relevance[face], expected, atol=1e-5)
+@pytest.mark.parametrize("pool", ["token", "query"])
+def test_relevance_against_the_papers_matrices_in_float64(pool: str) -> None:
+    net = build(pool=pool)
+    seen = trace(net, *faces())
+    direction = torch.tensor([[1.0, 0.0, -1.0, 0.0]]).expand(3, 4)
+    scores = explain(net, *faces(), "relevance", direction).scores
+    used = [*seen.attention, *([seen.pooled.weights] if pool == "query" else [])]
+    gradients = torch.autograd.grad(seen.logits, used, direction)
+    for face in range(3):
+        expected = np.zeros(net.layout.num_tokens)
+        for sign in (1.0, -1.0):
+            r = np.eye(len(expected))
+            for weights, gradient in zip(seen.attention, gradients, strict=False):
+                product = (gradient[face].double() * weights[face].double()).detach().numpy()
+                r = r + np.maximum(sign * product, 0).mean(0) @ r
+            top = seen.pooled.weights[face].detach().double().numpy()  # (H, Q, T)
+            if pool == "query":
+                top = np.maximum(sign * gradients[-1][face].double().numpy() * top, 0)
+            expected += sign * (top.mean(0).sum(0) @ r)
+        expected[~seen.tokens.valid[face].numpy()] = 0
+        expected[0] = 0  # the class token has no place
+        expected /= max(np.abs(expected).sum(), 1e-12)
+        assert np.allclose(scores[face], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg", "additive", "query"])
@@ -200,12 +201,15 @@ def test_ablation_is_the_fall_of_the_logit_without_a_region() -> None:
 def test_every_token_of_a_region_has_its_fall_and_shared_patches_the_mean() -> None:
     net = build()
     image, boxes, valid = (value[:1] for value in faces())
-    boxes[0, 1] = torch.tensor([10.0, 8.0, 26.0, 30.0])  # both regions lie over patch (1, 1)
+    boxes[0, 1] = torch.tensor([9.0, 9.0, 13.0, 13.0])  # in patch (1, 1), as most of the first
     seen = trace(net, image, boxes, valid)
     result = explain(net, image, boxes, valid, "ablation")
-    together = region_units(net.layout, seen.membership)[0]
+    together = tokens_of_regions(net, seen.membership[0])
     label = int(result.probabilities.argmax())
-    falls = output_decreases(net, seen.tokens, together[None])[0, :, label]
+    with torch.no_grad():
+        left = [seen.tokens._replace(valid=seen.tokens.valid & ~unit) for unit in together]
+        outputs = [net.forward_head(net.encode(tokens))[0, label] for tokens in left]
+    falls = [seen.logits[0, label].item() - output for output in outputs]
     expected = torch.zeros(25)
     for token in range(25):
         mine = [falls[r] for r in range(2) if together[r, token]]
@@ -223,10 +227,10 @@ def test_controls_of_methods_are_fixed_random_or_rollout() -> None:
     first = explain(net, *batch, "random").scores
     assert torch.equal(first, explain(net, *batch, "random").scores)
     assert not torch.equal(first, explain(net, batch[0].flip(0), *batch[1:], "random").scores)
-    reached = rollout(trace(net, *batch))
-    assert torch.allclose(
-        explain(net, *batch, "attention").scores, reached / reached.sum(1, keepdim=True)
-    )
+    assert first.min() < 0 < first.max()
+    reached = explain(net, *batch, "attention").scores
+    flow = attention_views(trace(net, *batch)).patches[:, 0]
+    assert torch.allclose(net.layout.patch_map(reached), flow, atol=1e-6)
 
 
 def test_explain_refuses_unknown_methods_and_inference_mode() -> None:

@@ -2,24 +2,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import roots_legendre
-from scipy.stats import norm
 from torch import Tensor
 
-from fer_vit.explain.attribution import (
-    PASSES,
-    blur,
-    explain,
-    inside,
-    integration_points,
-    region_sums,
-    spread,
-)
-from fer_vit.explain.trace import region_units, token_membership
+from fer_vit.explain.attribution import explain
+from fer_vit.explain.trace import trace
 from fer_vit.geometry import Array
 from fer_vit.model.region_vit import RegionViT
-from fer_vit.model.tokens import TokenLayout
 from tests.helpers.marks import slow
-from tests.helpers.models import noise_faces, small_model
+from tests.helpers.models import blurred, noise_faces, small_model
 
 BOXES = torch.tensor([[2.0, 2.0, 14.0, 14.0], [-3.5, 18.25, 26.0, 36.0], [0.0, 0.0, 0.0, 0.0]])
 
@@ -48,7 +38,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     direction = torch.tensor([[1.0, 0.0, -1.0, 0.0]])
     explanation = explain(net, image, boxes, valid, "pixels", direction)
     exact = image.double()
-    start = blur(image.double())
+    start = blurred(image.double())
 
     def integral(fractions: Array, weights: Array) -> Tensor:
         total = torch.zeros_like(exact)
@@ -59,7 +49,7 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
         return ((exact - start) * total).sum(1)
 
     midpoints = integral((np.arange(80) + 0.5) / 80, np.full(80, 1 / 80))
-    roots, weights = roots_legendre(PASSES)
+    roots, weights = roots_legendre(8)
     roots = (roots + 1) / 2
     expected = integral(roots**2, weights / 2 * 2 * roots)
     assert torch.allclose(explanation.heat.double(), expected / expected.abs().sum(), atol=1e-6)
@@ -68,12 +58,6 @@ def test_against_a_loop_in_float64(change: dict[str, object]) -> None:
     )
     assert midpoints.sum().item() == pytest.approx(score - nothing, rel=1e-3, abs=1e-5)
     assert expected.sum().item() == pytest.approx(score - nothing, rel=0.1, abs=1e-5)
-
-
-def test_integration_is_exact_for_polynomials() -> None:
-    fractions, weights = np.transpose(integration_points(8))
-    for power in range(8):
-        assert (weights * fractions**power).sum() == pytest.approx(1 / (power + 1), abs=1e-12)
 
 
 def depths_one_by_one(pixels: Array, boxes: list[list[float]]) -> list[float]:
@@ -124,81 +108,46 @@ def test_shares_and_token_scores_are_sums_of_pixels() -> None:
         )
 
 
-def test_boxes_against_pixels_one_by_one() -> None:
-    """Boxes with fractions, beyond the image, empty,
-    and a little smaller and larger than a pixel.
-    """
-    boxes = torch.cat([BOXES, torch.tensor([[20.0, 3.0, 20.8, 4.0], [25.0, 3.0, 26.5, 4.0]])])
-    scores = torch.tensor([[3.0, -2.0, 5.0, 4.0, 6.0]])
+def test_the_heat_of_regions_is_their_share_spread_over_their_boxes() -> None:
+    """Boxes with fractions, beyond the image, and smaller than a pixel."""
+    net = build()
+    image, boxes, valid = faces(1)
+    valid[:] = True
+    boxes[0, 2] = torch.tensor([20.0, 3.0, 20.8, 4.0])
+    explanation = explain(net, image, boxes, valid, "regions")
     drawn = np.zeros((32, 32))
-    expected = np.zeros((32, 32), bool)
-    for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
+    for share, (left, top, right, bottom) in zip(
+        explanation.shares[0].tolist(), boxes[0].tolist(), strict=True
+    ):
         part = np.zeros((32, 32))
         for y, x in np.ndindex(32, 32):
             width = max(min(right, x + 1) - max(left, x), 0)
             part[y, x] = width * max(min(bottom, y + 1) - max(top, y), 0)
-            expected[y, x] |= left <= x + 0.5 <= right and top <= y + 0.5 <= bottom
-        drawn += scores[0, number].item() * part / max(part.sum(), 1)
-    assert np.allclose(spread(scores[None], boxes[None], 32)[0, 0], drawn, atol=1e-6)
-    assert np.array_equal(inside(boxes[None], 32)[0].any(0), expected)
-    half = torch.tensor([[0.0, 0.0, 2.5, 2.5]])
-    assert inside(half[None], 32).sum() == 9
+        drawn += share * part / max(part.sum(), 1)
+    assert np.allclose(explanation.heat[0], drawn / np.abs(drawn).sum(), atol=1e-6)
 
 
 def test_a_pixel_belongs_to_the_region_that_it_lies_deepest_in() -> None:
     """Boxes with fractions, beyond the image, empty, inside another one, and twice the same."""
-    boxes = torch.cat(
-        [BOXES, torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30, 30], [20.0, 20.0, 30, 30]])]
-    )
-    pixels = torch.randn(2, 1, 32, 32, generator=torch.Generator().manual_seed(2))
-    sums = region_sums(pixels, boxes[None])[:, 0].double()
-    expected = [
-        depths_one_by_one(channels[0].double().numpy(), boxes.tolist()) for channels in pixels
-    ]
-    assert np.allclose(sums, expected, atol=1e-4)
-    whole = (pixels[:, 0] * inside(boxes[None], 32)[0].any(0)).sum((1, 2)).double()
-    assert np.allclose(sums.sum(1), whole, atol=1e-4)  # no pixel counts twice
-
-
-def test_a_mirrored_map_has_mirrored_sums() -> None:
-    boxes = torch.tensor(
-        [[[3.3, 4.1, 19.7, 17.0], [12.3, 4.1, 28.7, 17.0], [0.0, 15.0, 32.0, 32.0]]]
-    )
-    assert torch.equal(boxes[:, 0, 0] + boxes[:, 1, 2], torch.tensor([32.0]))
-    pixels = torch.randn(1, 1, 32, 32, generator=torch.Generator().manual_seed(2))
-    right, left, below = region_sums(pixels, boxes)[0, 0].tolist()
-    assert region_sums(pixels.flip(-1), boxes)[0, 0].tolist() == pytest.approx(
-        [left, right, below], abs=1e-4
-    )
-
-
-def test_a_blur_is_a_gaussian_of_an_eighth_of_the_side() -> None:
-    image = torch.zeros(1, 3, 32, 32)
-    image[0, 1, 20, 5] = 1.0
-    weights = norm.pdf(np.subtract.outer(np.arange(32), np.arange(32)), scale=4)
-    weights /= weights.sum(1, keepdims=True)  # the image ends at its border
-    assert np.allclose(blur(image)[0, 1], np.outer(weights[:, 20], weights[:, 5]), atol=1e-7)
+    more = torch.tensor([[4.0, 3.0, 9.5, 30.0], [20.0, 20.0, 30, 30], [20.0, 20.0, 30, 30]])
+    boxes = torch.cat([BOXES, more])
+    names = ("right_eye", "left_eye", "nose", "mouth", "right_cheek", "left_cheek")
+    net = small_model(classifier=("weight", "bias"), regions=names)
+    image, boxes, valid = noise_faces(boxes, torch.tensor([[True, True, False, True, True, True]]))
+    explanation = explain(net, image, boxes, valid, "pixels")
+    sums = np.array(depths_one_by_one(explanation.heat[0].double().numpy(), boxes[0].tolist()))
+    assert np.allclose(explanation.shares[0], sums / np.abs(sums).sum(), atol=1e-5)
 
 
 def test_membership_is_the_covered_fraction_of_patches_and_the_regions_tokens() -> None:
-    layout = TokenLayout(1, (4, 4), 2, 2)
-    boxes = torch.tensor([[[3.0, 5.0, 17.0, 19.0], [-6.0, 20.0, 10.0, 40.0]]])
-    covered = token_membership(layout, 8, boxes, torch.tensor([[True, True]]))
-    for region, box in enumerate(boxes[0].int().tolist()):
+    image, boxes, valid = faces(1)
+    boxes[0, 0] = torch.tensor([3.0, 5.0, 17.0, 19.0])
+    boxes[0, 1] = torch.tensor([-6.0, 20.0, 10.0, 40.0])
+    covered = trace(build(region_grid=2), image, boxes, valid).membership[0]
+    for region, box in enumerate(boxes[0, :2].int().tolist()):
         picture = np.zeros((32, 32))
         picture[max(box[1], 0) : box[3], max(box[0], 0) : box[2]] = 1
         parts = picture.reshape(4, 8, 4, 8).mean((1, 3)).ravel()
-        tokens = np.repeat([region == 0, region == 1], 4)
-        assert np.allclose(covered[0, region], [0.0, *parts, *tokens])
-    boxes[0, 1] = 0.0
-    assert not token_membership(layout, 8, boxes, torch.tensor([[True, False]]))[0, 1].any()
-    half = region_units(layout, covered)[0, 0, layout.patches].view(4, 4)
-    assert half.nonzero().tolist() == [[1, 0], [1, 1]]
-
-
-def test_a_region_smaller_than_a_patch_has_the_patch_around_it() -> None:
-    layout = TokenLayout(1, (2, 2), 0, 1)
-    boxes = torch.tensor([[[2.0, 2.0, 8.0, 8.0], [40.0, 0.0, 50.0, 9.0]]])
-    shares = token_membership(layout, 16, boxes, torch.ones(1, 2, dtype=torch.bool))
-    members = region_units(layout, shares)
-    assert members[0].tolist() == [[False, True, False, False, False], [False] * 5]
+        tokens = np.repeat([region == 0, region == 1, False], 4)
+        assert np.allclose(covered[region], [0.0, *parts, *tokens])
+    assert not covered[2].any()

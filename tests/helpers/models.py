@@ -1,6 +1,8 @@
 """Small models and faces for them, with random numbers that are always the same."""
 
+import numpy as np
 import torch
+from scipy.stats import norm
 from torch import Tensor, nn
 
 from fer_vit.model.config import RegionViTConfig
@@ -53,3 +55,24 @@ def shake(module: nn.Module) -> None:
     """Draws every parameter anew, so that biases and norms matter."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3)
+
+
+def blurred(image: Tensor) -> Tensor:
+    """Blurs faces (B, 3, S, S) by a Gaussian of an eighth of the side, which ends at the border."""
+    places = np.arange(image.shape[-1])
+    weights = norm.pdf(np.subtract.outer(places, places), scale=len(places) / 8)
+    across = torch.from_numpy(weights / weights.sum(1, keepdims=True))
+    return (across @ image.double() @ across.T).to(image)
+
+
+def tokens_of_regions(net: RegionViT, membership: Tensor) -> Tensor:
+    """Returns which tokens (R, T) are of each region of a face: its own, and each patch that it
+    covers by half, or the one that it covers most.
+    """
+    chosen = membership >= 1
+    patches = range(net.layout.num_tokens)[net.layout.patches]
+    for region, parts in enumerate(membership.tolist()):
+        most = max((parts[patch] for patch in patches), default=0)
+        for patch in patches:
+            chosen[region, patch] = parts[patch] > 0 and parts[patch] >= min(most, 0.5)
+    return chosen
