@@ -153,7 +153,6 @@ NOT_YET = {
     "commands/test_compare.py",
     "commands/test_evaluate.py",
     "commands/test_faithfulness.py",
-    "commands/test_visualize.py",
     "comparison/test_study.py",
     "evaluation/test_join.py",
     "evaluation/test_outputs.py",

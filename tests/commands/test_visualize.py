@@ -143,7 +143,7 @@ def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("videos")
     inputs = folder / "in"
     inputs.mkdir()
-    face = draw_face("anger", 0, 64, colour=True)[0]
+    face = draw_face("anger", 0, 28, colour=True)[0]  # smaller than labels are stable
     faces = [np.uint8(face * (1 - 0.03 * number)) for number in range(9)]  # the light fades
     for name in "ab":
         write_video(inputs / f"{name}.mp4", faces, TIMES)
@@ -151,7 +151,6 @@ def report_of_videos(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory)
     (inputs / "d.mp4").write_text("no video")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "MIN_FACES", 1)
-        patch.setattr(report, "SMALL_SIZE", 100)
         words = (*CROPS, "--start=0.1", "--every=2", "--method=relevance")
         page = visualize(inputs, checkpoint, folder / "r", *words)
     return Report(inputs / "a.mp4", folder / "r", page)
@@ -174,7 +173,7 @@ def test_the_page_of_a_report_of_videos_counts_frames_and_people(
     page = report_of_videos.page
     assert "<dt>Photos</dt><dd>1</dd>" in page
     assert f"<dt>Frames</dt><dd>8 ok, 1 {UNREADABLE_VIDEO}</dd>" in page
-    assert "9 of 9 faces below 100 pixels" in page
+    assert "9 of 9 faces below 30 pixels" in page
     data = report_of_videos.data
     assert [
         (person["track"], person["frames"], person["start"], person["end"])
@@ -205,5 +204,5 @@ def test_the_pictures_of_a_report_of_videos_are_its_frames(report_of_videos: Rep
         frame = next(read_frames(report_of_videos.clip, start=start)).image
         file = report_of_videos.folder / report_of_videos.data["faces"][1 + number]["image"]
         with Image.open(file) as picture:
-            shown = np.asarray(picture.resize((64, 64)), float)
+            shown = np.asarray(picture.resize((28, 28)), float)
         assert np.abs(shown - frame.astype(float)).mean() < 8
