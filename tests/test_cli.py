@@ -243,7 +243,7 @@ def data(drawn: Path, tmp_path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("verb", ["validate", "test"])
+@pytest.mark.parametrize("verb", ["validate", *slow("test")])
 def test_the_settings_of_the_checkpoint_are_used_and_metrics_printed(
     verb: str, checkpoint: Path, data: list[str], capsys: pytest.CaptureFixture
 ) -> None:

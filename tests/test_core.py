@@ -132,7 +132,7 @@ def test_the_modules_of_the_extras_are_those_of_pyproject() -> None:
             fail_to_import(name)
 
 
-@pytest.mark.parametrize("kind", ["photos", "a report", *slow("help", "tables", "live")])
+@pytest.mark.parametrize("kind", ["photos", *slow("help", "a report", "tables", "live")])
 def test_commands_of_the_core(kind: str, place: Path) -> None:
     lines, also_hidden = COMMANDS[kind]
     for line, done in zip(lines, run_commands_in_core(lines, place, also_hidden), strict=True):

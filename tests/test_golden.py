@@ -28,7 +28,7 @@ from fer_vit.sources.cartoon import draw_face
 from fer_vit.sources.drawn import read
 from fer_vit.store.hub import DEFAULT_MODEL, shipped_models
 from tests.conftest import Maker
-from tests.helpers.commands import CROPS, TINY, exit_code, fails, run
+from tests.helpers.commands import CROPS, exit_code, fails, run
 from tests.helpers.golden import FOLDER, NUMBERS, Golden, json_lines, messages, pretty
 from tests.helpers.servers import Stub
 
@@ -50,17 +50,15 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 # ---------------------------------------------------------------------------- one run
 
 
-def golden_run(folder: Path) -> None:
-    """Runs commands from a data set to reports, in a folder with the committed tables."""
+def golden_run(folder: Path, fitted: Path) -> None:
+    """Runs commands from a data set to reports, in a folder with the committed tables and a
+    fitted checkpoint.
+    """
     shutil.copytree(FOLDER / "inputs", folder, dirs_exist_ok=True)
     with chdir(folder):
         run("prepare", "drawn", "drawn", "drawn.parquet", "--count=170")
-        run(
-            "fit",
-            *TINY,
-            "--data.manifest=drawn.parquet",
-            "--trainer.logger.init_args.save_dir=runs",
-        )
+        Path(FITTED).parent.mkdir(parents=True)
+        shutil.copy(fitted, FITTED)
 
         names = [*write_photos(), "broken.jpg"]
         Path("broken.jpg").write_bytes(b"not a picture")
@@ -109,9 +107,9 @@ def write_photos() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def results(made_once: Maker) -> Path:
+def results(checkpoint: Path, made_once: Maker) -> Path:
     """The folder with the results of the commands."""
-    return made_once("golden", golden_run)
+    return made_once("golden", lambda folder: golden_run(folder, checkpoint))
 
 
 @pytest.mark.parametrize("name", ["faces.csv", "faces.jsonl"])

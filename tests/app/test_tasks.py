@@ -38,6 +38,7 @@ from fer_vit.store.hub import DEFAULT_MODEL
 from fer_vit.visualization.explained_scores import ExplainOptions
 from tests.helpers.commands import assert_same, main, read
 from tests.helpers.hostile import bomb
+from tests.helpers.marks import slow
 from tests.helpers.servers import obey
 from tests.helpers.videos import write_video
 
@@ -287,7 +288,7 @@ def test_a_file_that_is_no_photo_has_a_row_and_the_others_are_predicted(
     assert statuses(uploads) == [(name, image_file.UNREADABLE), ("group.jpg", "ok")]
 
 
-@pytest.mark.parametrize("names", [["bomb.jpg", "group.jpg"], ["group.jpg", "bomb.jpg"]])
+@pytest.mark.parametrize("names", [["bomb.jpg", "group.jpg"], *slow(["group.jpg", "bomb.jpg"])])
 def test_limits_of_pixels(uploads: Path, names: list[str]) -> None:
     (uploads / "bomb.jpg").write_bytes(bomb("jpeg"))
     run(uploads, names)

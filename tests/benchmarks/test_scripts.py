@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import ablation, finetune, machine, shipped_model
 from tests.helpers.commands import parse, parse_fit
-from tests.helpers.marks import slow
 
 ARGUMENTS = {
     "ablation": "faces.parquet runs --rows regions --jobs 2 --rounds 1",
@@ -46,7 +45,8 @@ def test_every_script_is_tested() -> None:
     assert {path.stem for path in folder.glob("*.py")} - {"machine"} == set(ARGUMENTS)
 
 
-@pytest.mark.parametrize("rows", [ablation.MECHANISMS, *slow(ablation.REGIONS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [ablation.MECHANISMS, ablation.REGIONS])
 def test_every_row_is_a_configuration_of_its_own(rows: dict[str, list[str]]) -> None:
     settings = {
         str(parse_fit(f"--config={ablation.CONFIG}", *(f"--{w}" for w in row)))

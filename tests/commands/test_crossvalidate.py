@@ -150,6 +150,7 @@ def test_notes_of_crossvalidate_are_printable(
     assert note.isprintable()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_with_the_same_scores(
     drawn: Path,
     config: Path,

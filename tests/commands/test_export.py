@@ -190,7 +190,8 @@ def test_the_place_of_an_export_is_printed(
     assert str(tmp_path / "v1.2") in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["model.onnx", *slow("model.pt2")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
 def test_all_heads_are_outputs(name: str, exported: Export, model_of_heads: Path) -> None:
     path = exported(name)
     model = load(model_of_heads, "cpu")

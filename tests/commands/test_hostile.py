@@ -121,9 +121,8 @@ class KillAt66(Detector):
 @pytest.mark.parametrize(
     ("output", "count", "batch_size"),
     [
-        ("t.parquet", 7, 32),
         ("folder", 10, 2),
-        *slow(("folder", 1000, 32)),
+        *slow(("t.parquet", 7, 32), ("folder", 1000, 32)),
     ],
 )
 def test_a_file_that_kills_its_worker_is_a_row(
@@ -150,7 +149,7 @@ def test_a_file_that_kills_its_worker_is_a_row(
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("verb", ["fit", "validate"])
+@pytest.mark.parametrize("verb", ["validate", *slow("fit")])
 def test_training_names_the_image_that_kills_its_worker(
     verb: str,
     drawn: Path,

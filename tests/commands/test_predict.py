@@ -470,6 +470,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_a_marked_copy_of_a_moving_face(
     walk: Path,
     checkpoint: Path,

@@ -47,7 +47,7 @@ from tests.helpers.models import ROUNDING
 
 AGREEMENT = 1e-4
 """Largest difference between engines, as a share of the range of an output over the faces."""
-MANY = 24
+MANY = 12
 MANY_PHOTOS = 64
 HEAVY = {
     *("torch", "torchvision", "timm", "lightning", "albumentations", "torchmetrics"),
@@ -176,6 +176,7 @@ def test_the_weights_of_8_faces_or_more_are_shared_by_threads(
     np.testing.assert_allclose(model.read(crops).probabilities, alone, atol=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_computes_with_the_network_of_its_parent(
     monkeypatch: pytest.MonkeyPatch,

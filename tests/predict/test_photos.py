@@ -152,9 +152,9 @@ def test_every_photo_comes_once_with_its_faces(photos: Path, batch_size: int, wo
 @pytest.mark.parametrize(
     ("shape", "orientation"),
     [
-        *(((1983, 2643), turn) for turn in (1, 6)),
-        *slow(*(((1983, 2643), turn) for turn in (3, 8))),
-        ((1984, 2640), 6),
+        ((1983, 2643), 6),
+        *slow(*(((1983, 2643), turn) for turn in (1, 3, 8))),
+        *slow(((1984, 2640), 6)),
     ],
 )
 def test_reduced_decoding_keeps_rotated_photos_in_place(

@@ -140,7 +140,7 @@ CHANGES: dict[str, Callable[[list[Image]], list[Image]]] = {
 }
 
 
-OFTEN = ("another light", "a flash", "black", "a fast pan", "a shaking camera")
+OFTEN = ("another light", "black", "a fast pan")
 """Changes of most kinds; the default tests have these."""
 
 
@@ -168,6 +168,7 @@ def test_portraits_of_two_people_in_one_place_differ(data_sets: Path, tmp_path: 
     assert cuts.sum() > 0.96 * (len(portraits) - 1)
 
 
+@pytest.mark.slow
 def test_black_between_two_shots_is_one_cut(tmp_path: Path) -> None:
     black = [np.zeros_like(grey())] * 8
     people = [list(drift(portrait(seed, place(seed)), 25)) for seed in range(3)]
@@ -269,6 +270,7 @@ def test_a_shot_of_a_film_is_predicted_as_if_it_were_alone(model: Recognizer, fi
         assert np.allclose(alone.smoothed, shot.smoothed, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_commands_state_the_number_of_cuts(
     film: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,7 +123,7 @@ def test_a_lost_face_is_searched_for_at_once(tmp_path: Path) -> None:
 
 
 @squares
-@pytest.mark.parametrize(("entry", "rate"), [(1, 25), (5, 25), (7, 10), (11, 25)])
+@pytest.mark.parametrize(("entry", "rate"), [(1, 25), (7, 10), *slow((5, 25), (11, 25))])
 @pytest.mark.parametrize("parallel", [False, True])
 def test_rows_of_a_person_begin_when_the_person_enters(
     entry: int, rate: int, parallel: bool, tmp_path: Path
@@ -142,7 +142,7 @@ def test_rows_of_a_person_begin_when_the_person_enters(
 
 
 @squares
-@pytest.mark.parametrize("every", [1, 5])
+@pytest.mark.parametrize("every", [1, *slow(5)])
 def test_searches_ahead_of_their_turn_and_damage_change_no_row(every: int, tmp_path: Path) -> None:
     images = []
     for number in range(30):
@@ -170,7 +170,7 @@ def test_searches_ahead_of_their_turn_and_damage_change_no_row(every: int, tmp_p
 
 
 @squares
-@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("parallel", [True, *slow(False)])
 def test_frames_before_an_error_of_the_detector_are_kept(parallel: bool, tmp_path: Path) -> None:
     class Failing(Blobs):
         def detect(self, image: Image) -> list[Detection]:
@@ -193,6 +193,7 @@ def test_a_face_that_appears_after_the_last_search_has_rows(tmp_path: Path) -> N
     assert [len(photo.faces) for photo in frames] == [0] * 6 + [1] * 3
 
 
+@pytest.mark.slow
 def test_rows_of_real_faces_begin_when_they_enter(data_sets: Path, tmp_path: Path) -> None:
     """Heads of FairFace stand and drift before a background, from 5% of the frame's height on."""
     entries = [0, 3, 7, 11]
@@ -305,11 +306,12 @@ def on_floor(image: Image) -> Image:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "detect_every", "rate"),
     [
         ("crossing", 5, 10),
-        *slow(*((name, detect_every, 25) for name in SCENES for detect_every in (1, 10))),
+        *((name, detect_every, 25) for name in SCENES for detect_every in (1, 10)),
     ],
 )
 def test_drawn_people_keep_their_numbers(

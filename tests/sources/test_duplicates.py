@@ -19,6 +19,7 @@ from fer_vit.sources.duplicates import (
     THUMBNAIL_SIDE,
     handle_near_duplicates,
 )
+from tests.helpers.marks import slow
 
 
 def picture(seed: int, side: int = 96) -> Image:
@@ -220,7 +221,7 @@ def similar(rows: list[Row]) -> Array:
     return np.corrcoef(thumbnails) > 0.9
 
 
-@pytest.mark.parametrize("size", [85, 175, 325])
+@pytest.mark.parametrize("size", [85, *slow(175, 325)])
 def test_a_fixed_camera_does_not_make_near_duplicates(size: int, rng: np.random.Generator) -> None:
     boxes = {}
     rows = []

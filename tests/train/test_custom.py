@@ -247,6 +247,7 @@ def test_the_network_of_a_class_predicts(
     assert str(best) in line
 
 
+@pytest.mark.slow
 def test_fit_trains_with_a_data_module_and_resumes_with_it(
     train: Train, drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -475,6 +476,7 @@ def test_load_custom_reads_no_other_model(focal: Path, tmp_path: Path) -> None:
     assert net.settings.labels == content["hyper_parameters"]["labels"]
 
 
+@pytest.mark.slow
 def test_pretraining_of_a_class(train: Train, drawn: Path, tmp_path: Path) -> None:
     best = train("Pretraining")
     assert load_checkpoint(best)["task_class"] == "my_tasks.Pretraining"

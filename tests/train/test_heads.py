@@ -154,6 +154,7 @@ def test_the_start_teacher_teaches_the_heads_without_targets(
     assert load_network(last).settings.outputs == movements.DRAWN_OUTPUTS  # all are kept
 
 
+@pytest.mark.slow
 def test_validate_measures_what_model_and_data_share(
     trained: Path, folder: Path, reading: Reading, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_validate_measures_what_model_and_data_share(
     assert {path.stem for path in logs.glob("val_*.csv")} == {"val_expression", "val_pose"}
 
 
+@pytest.mark.slow
 def test_faces_without_labels_need_a_teacher_and_another_measure(
     trained: Path, folder: Path, reading: Reading, tmp_path: Path
 ) -> None:

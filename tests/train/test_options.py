@@ -156,6 +156,7 @@ def test_a_precision_of_all_weights_is_refused(drawn: Path, capsys: pytest.Captu
     assert "bf16-true" in fails(capsys, "fit", *words)
 
 
+@pytest.mark.slow
 def test_runs_without_logger_and_without_checkpoints(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

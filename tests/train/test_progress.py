@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import TINY, run
+from tests.helpers.marks import slow
 
 
 @pytest.mark.parametrize(
     ("options", "epochs"),
     [
         ([], ["1 of 2", "2 of 2"]),
-        (["--trainer.max_epochs=-1", "--trainer.max_steps=3"], ["1", "2"]),
+        *slow((["--trainer.max_epochs=-1", "--trainer.max_steps=3"], ["1", "2"])),
     ],
 )
 def test_fit_prints_a_line_for_each_epoch(

@@ -23,7 +23,6 @@ from fer_vit.train.checkpoints import LastCheckpoint
 from fer_vit.train.task import FERTask
 from tests.helpers import commands
 from tests.helpers.commands import TINY, newest
-from tests.helpers.marks import slow
 
 RECIPE = [
     "--model.network.drop_path_rate=0.1",
@@ -354,11 +353,12 @@ def test_ctrl_c_prints_the_option_that_resumes(
     assert f"`--ckpt_path {newest(tmp_path)}`" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "step"),
     [
         ("epoch=1,batch=1", 6),
-        *slow(("epoch=1,batch=3", 8)),  # after the validation, at the end of the epoch
+        ("epoch=1,batch=3", 8),  # after the validation, at the end of the epoch
     ],
 )
 def test_a_signal_saves_the_step_that_it_came_at(

@@ -16,6 +16,7 @@ from fer_vit.train.datamodule import FaceDataModule
 from fer_vit.train.task import FERTask
 from tests.helpers import commands
 from tests.helpers.commands import TINY, fails
+from tests.helpers.marks import slow
 
 LR = 1e-3
 WORDS = [word for word in TINY if "limit_train" not in word and "max_epochs" not in word]
@@ -43,9 +44,11 @@ def half(faces: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        (["--trainer.max_epochs=4", "--data.batch_size=16"], 12),
         (["--trainer.max_epochs=4", "--trainer.accumulate_grad_batches=3"], 12),
-        (["--trainer.max_epochs=9", "--trainer.max_steps=11"], 11),
+        *slow(
+            (["--trainer.max_epochs=4", "--data.batch_size=16"], 12),
+            (["--trainer.max_epochs=9", "--trainer.max_steps=11"], 11),
+        ),
     ],
 )
 def test_the_rate_ends_with_the_last_step_of_a_resumed_run(
@@ -131,6 +134,7 @@ def trainer(folder: Path, **options: object) -> L.Trainer:
     )
 
 
+@pytest.mark.slow
 def test_the_tuner_finds_a_rate_with_which_a_run_starts(faces: Path, tmp_path: Path) -> None:
     data = FaceDataModule(faces, batch_size=8, num_workers=0)
     network = RegionViTConfig(img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=2)

@@ -182,6 +182,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mine.parquet"
 
 
+@pytest.mark.slow
 def test_a_start_from_a_folder_and_resuming_alone(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -683,6 +683,7 @@ def test_teachers_need_the_regions_of_the_student_in_order(
         FERTask(student, ["a", "b", "c"], teachers=[str(tmp_path / "teacher")])
 
 
+@pytest.mark.slow
 def test_fit_trains_the_heads_of_a_manifest(tmp_path: Path) -> None:
     reading = drawn_source.read(tmp_path / "faces", count=40, size=32, heads=True)
     write_manifest(tmp_path / "faces.parquet", reading, "drawn")
