@@ -562,17 +562,18 @@ def test_strict_ends_with_status_1_after_the_table_is_written(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     table = tmp_path / "faces.csv"
+    words = [*CROPS, "--strict", "--workers=0"]
     with pytest.raises(SystemExit) as end:
-        run("predict", photos, f"--output={table}", "--strict", "--workers=0")
+        run("predict", photos, f"--output={table}", *words)
     assert end.value.code == 1
     assert "`--strict`: 2 images cannot be read." in capsys.readouterr().out
     statuses = {Path(row["path"]).name: row["status"] for row in read(table)}
     assert len(statuses) == 6
-    run("predict", photos / "noise.png", f"--output={table}", "--overwrite", "--strict")
+    run("predict", photos / "noise.png", f"--output={table}", "--overwrite", *words)
 
     folder = tmp_path / "tables"
     for _ in range(2):  # a run, and a run that finds all tables complete
         with pytest.raises(SystemExit) as end:
-            run("predict", photos, f"--output={folder}", "--strict", "--workers=0")
+            run("predict", photos, f"--output={folder}", *words)
         assert end.value.code == 1
         assert "2 images cannot be read" in capsys.readouterr().out

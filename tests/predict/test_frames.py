@@ -223,6 +223,7 @@ def test_frames_of_many_bytes_are_not_decoded(
     assert "yuv444p10le" in end
 
 
+@pytest.mark.slow
 def test_a_frame_of_8k_is_read(tmp_path: Path) -> None:
     picture = encode_jpeg(np.zeros((4320, 7680, 3), np.uint8))
     (tmp_path / "a.mkv").write_bytes(matroska([0], [picture], (7680, 4320), 40))

@@ -12,6 +12,7 @@ from fer_vit.geometry import Image
 from fer_vit.sources.add_landmarks import add_landmarks
 
 
+@pytest.mark.slow
 def test_worker_processes_keep_the_order_and_count_what_they_drop(
     astronaut: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def test_fit_prints_a_line_for_each_epoch(
     assert "it/s" not in printed.out + printed.err
 
 
+@pytest.mark.slow
 def test_fit_with_a_progress_bar_prints_no_lines(
     drawn: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
