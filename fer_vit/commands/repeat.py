@@ -75,10 +75,11 @@ def repeat(options: RepeatOptions) -> list[dict[str, Any]]:
     check_output(output / "results.md", overwrite=True)
     words = tuple(options.fit_options)
     recipes = [Recipe(name, words, reserved=("seed_everything",)) for name in options.config]
-    split_faces = Manifest.read(manifest).split(split)
-    if not len(split_faces):
+    faces_manifest = Manifest.read(manifest)
+    if not len(faces_manifest.split(split)):
         raise FerVitError(f"{manifest} has no rows in the split {split}. Choose another `--split`.")
-    if not split_faces.has_labels:
+    split_faces = faces_manifest.labelled(split)
+    if not len(split_faces):
         raise FerVitError(f"No face in the split {split} of {manifest} has a label. Add labels.")
 
     for recipe in recipes:

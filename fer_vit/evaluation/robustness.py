@@ -36,7 +36,7 @@ from fer_vit.face.pose import head_pose
 from fer_vit.faces import READ_STATUSES, Faces, PhotoInfo, no_faces
 from fer_vit.geometry import TEMPLATE, Array, Image, IntArray, Mask
 from fer_vit.heads import EXPRESSION, HeadOutputs, Output
-from fer_vit.labels import Merge, merge_names, merge_probabilities
+from fer_vit.labels import Merge, find_label, merge_names, merge_probabilities
 from fer_vit.predict.reading import Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
@@ -205,7 +205,11 @@ class AlteredFaces(NamedTuple):
 
 
 def read_altered(
-    model: Recognizer, rows: Manifest, only: Sequence[str] = (), merge: Merge | None = None
+    model: Recognizer,
+    rows: Manifest,
+    only: Sequence[str] = (),
+    merge: Merge | None = None,
+    labels: Sequence[str] | None = None,
 ) -> AlteredFaces:
     """Predicts crops, corrupted in each way.
 
@@ -214,11 +218,14 @@ def read_altered(
         rows: The crops.
         only: The names of the corruptions. Default: all.
         merge: The new label of each label of the model, see `open_manifest`.
+        labels: The order of the labels. Default: the order of the model, after `merge`.
     """
     landmarks = rows.landmarks()  # (N, 5, 2)
+    model_labels = model.labels
     matrix = None
     if merge is not None:
-        _, matrix = merge_names(model.labels, merge)  # (C, M)
+        model_labels, matrix = merge_names(model.labels, merge)  # (C, M)
+    order = [find_label(label, model_labels, "The first model") for label in labels or ()]
     table = corruptions(DETECTORS[DEFAULT_DETECTOR].load(DETECTORS[DEFAULT_DETECTOR].crop_score))
     names = [name for name in table if not only or name in only]
 
@@ -240,7 +247,7 @@ def read_altered(
             shares, outputs = read_crops(model, crops, len(rows))
             if matrix is not None:
                 shares = merge_probabilities(shares, matrix)
-            probabilities.append(shares)
+            probabilities.append(shares[:, order] if labels else shares)
             turned = np.full(len(outputs), variant.turned)  # degrees
             values.append(model.outputs.in_photo(outputs, turned))
         readings[name] = Altered(every, np.stack(probabilities), np.stack(values))
@@ -329,7 +336,7 @@ def score_altered(
 def read_images(faces: ManifestFaces, rows: IntArray) -> AlteredFaces:
     """Predicts rows of the manifest of some faces, altered in each way."""
     chosen = faces.manifest.select(np.isin(np.arange(len(faces.manifest)), rows))
-    return read_altered(faces.model, chosen, merge=faces.merge)
+    return read_altered(faces.model, chosen, merge=faces.merge, labels=faces.labels)
 
 
 def face_errors(

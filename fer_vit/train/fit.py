@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
+import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -60,6 +61,8 @@ def train(args: list[str], *, name_next: bool = True) -> str:
         elif best == "":
             log_once("No best checkpoint was written: without a validation there is none.")
         return best or ""
+    except torch.OutOfMemoryError:
+        raise  # the command line names the remedy
     except (
         ArgumentError,
         MisconfigurationException,

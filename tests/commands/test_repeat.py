@@ -19,30 +19,52 @@ from tests.helpers.logits import labelled_logits
 
 
 @pytest.fixture(scope="module")
+def faces(drawn: Path) -> Path:
+    """A manifest with a face without a label in test, which does not count."""
+    table = pq.read_table(drawn / "faces.parquet")
+    labels = table["label"].to_pylist()
+    labels[table["split"].to_pylist().index("test")] = None
+    place = table.schema.get_field_index("label")
+    table = table.set_column(place, table.schema.field("label"), pa.array(labels, pa.string()))
+    path = drawn / "one_unlabelled.parquet"
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def whole(
-    drawn: Path, config: Path, tmp_path_factory: pytest.TempPathFactory
+    faces: Path, config: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
     """The output of an uninterrupted run of two seeds, and its row."""
     output = tmp_path_factory.mktemp("whole") / "repetitions"
-    (row,) = fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=2, output=output)
+    (row,) = fer_vit.repeat(faces, config=str(config), split="test", seeds=2, output=output)
     return output, row
 
 
 def test_repeat_scores_each_seed_and_extends_the_table(
-    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+    faces: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    faces = drawn / "faces.parquet"
     before, row = whole
     output = tmp_path / "repetitions"
     shutil.copytree(before, output)
     assert row["seeds"] == [0, 1]
     for seed, value in enumerate(row["accuracy"]["values"]):
         (best,) = output.glob(f"tiny-*/seed{seed}/*/checkpoints/best.ckpt")
-        logits, targets = labelled_logits(load(best, "cpu"), faces, "val")
+        logits, targets = labelled_logits(load(best, "cpu"), faces, "test")
         assert value == pytest.approx(accuracy_score(targets.argmax(1), logits.argmax(1)))
     times = {path: path.stat().st_mtime_ns for path in output.rglob("*.ckpt")}
 
-    run("repeat", faces, "--config", config, "--seeds=1", "--output", output, "--model.lr", "0.02")
+    run(
+        "repeat",
+        faces,
+        "--config",
+        config,
+        "--split=test",
+        "--seeds=1",
+        "--output",
+        output,
+        "--model.lr=0.02",
+    )
     rows = read(output / "runs.csv")
     assert sorted(item["seed"] for item in rows) == [0, 0, 1]
     assert all(item["UAR"] == float(f"{item['UAR']:.4g}") for item in rows), "digits of shares"
@@ -54,13 +76,12 @@ def test_repeat_scores_each_seed_and_extends_the_table(
 
 @pytest.mark.slow
 def test_an_interrupted_repeat_resumes(
-    drawn: Path,
+    faces: Path,
     config: Path,
     whole: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    faces = drawn / "faces.parquet"
     _, expected = whole
 
     def interrupt(*_: object) -> None:
@@ -69,8 +90,12 @@ def test_an_interrupted_repeat_resumes(
     with monkeypatch.context() as patch:
         patch.setattr("fer_vit.commands.repeat.predict_manifest", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
-    rows = fer_vit.repeat(faces, config=str(config), seeds=2, output=tmp_path / "parts")
+            fer_vit.repeat(
+                faces, config=str(config), split="test", seeds=2, output=tmp_path / "parts"
+            )
+    rows = fer_vit.repeat(
+        faces, config=str(config), split="test", seeds=2, output=tmp_path / "parts"
+    )
     for name in SCORES:
         assert rows[0][name] == expected[name]
 
@@ -89,15 +114,15 @@ def test_summarize_has_the_sample_deviation() -> None:
 
 
 def test_an_infinite_score_has_no_mean(
-    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+    faces: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     """A model that gives the label of a face no probability has an infinite cross-entropy."""
     before, _ = whole
     output = tmp_path / "repetitions"
     shutil.copytree(before, output)
-    (scores,) = output.glob("*/seed1/val.json")
+    (scores,) = output.glob("*/seed1/test.json")
     scores.write_text(json.dumps(json.loads(scores.read_text()) | {"cross-entropy": None}))
-    (row,) = fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=2, output=output)
+    (row,) = fer_vit.repeat(faces, config=str(config), split="test", seeds=2, output=output)
     assert row["cross-entropy"]["mean"] is row["cross-entropy"]["sd"] is None
     assert row["cross-entropy"]["values"][1] is None
     assert row["accuracy"]["mean"] is not None
@@ -126,14 +151,14 @@ def test_repeat_refuses(
 
 
 def test_a_damaged_score_is_named(
-    drawn: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
+    faces: Path, config: Path, whole: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     output = shutil.copytree(whole[0], tmp_path / "repetitions")
-    (scores,) = output.glob("*/seed0/val.json")
+    (scores,) = output.glob("*/seed0/test.json")
     for text in ("{", "[]", json.dumps({"seed": 0}), "null", "1e999"):
         scores.write_text(text)
-        with pytest.raises(FerVitError, match=r"val\.json"):
-            fer_vit.repeat(drawn / "faces.parquet", config=str(config), seeds=1, output=output)
+        with pytest.raises(FerVitError, match=r"test\.json"):
+            fer_vit.repeat(faces, config=str(config), split="test", seeds=1, output=output)
 
 
 def test_options_of_fit_stand_anywhere_with_their_values() -> None:

@@ -183,6 +183,11 @@ def test_robustness_of_merged_labels(drawn: Path, checkpoint: Path) -> None:
     assert list(merge_names(model.labels, merge)[0]) == names
     assert hits["no landmarks"].tolist() == good.tolist()
 
+    # A second model may have its labels in another order than the truth.
+    altered = module.read_altered(model, rows, ["no landmarks"], merge, labels=["good", "other"])
+    hits = altered.hits(1 - truth, np.ones(len(rows), bool))
+    assert hits["no landmarks"].tolist() == good.tolist()
+
 
 def test_a_manifest_without_landmarks_is_changed_where_most_faces_have_them(tmp_path: Path) -> None:
     cover = partial(cover_regions, regions=module.EYE_REGIONS)

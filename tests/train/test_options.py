@@ -310,6 +310,16 @@ def test_a_lost_process_is_one_line_with_the_command_that_resumes(
     assert killed == [1]
 
 
+def test_a_full_gpu_is_named_with_its_remedy(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+    run_that_raises(error, tmp_path / "last.ckpt", monkeypatch)
+    words = [*TINY, f"--data.manifest={drawn / 'faces.parquet'}"]
+    line = fails(capsys, "fit", *words, f"--trainer.logger.init_args.save_dir={tmp_path}")
+    assert "lower the batch size" in line
+
+
 @pytest.mark.parametrize(
     ("capabilities", "gpu", "has"),
     [
