@@ -118,7 +118,7 @@ def test_a_new_column_is_an_entry_with_what_computes_it(monkeypatch: pytest.Monk
         return faces.box[:, 2] - faces.box[:, 0]
 
     added = Field("width", "number", "pixels", "of the box", compute=width)
-    monkeypatch.setattr(fields, "QUALITY_FIELDS", (*fields.QUALITY_FIELDS, added))
+    monkeypatch.setattr(fields, "ORIGIN_FIELDS", (*ORIGIN_FIELDS, added))
     box = [[1.0, 2.0, 4.0, 4.0], [5.0, 6.0, 7.0, 8.0]]
     # a label of its own: the columns of a scheme are listed once
     faces = make_faces(["wide"], [[1.0], [1.0]], box=box)

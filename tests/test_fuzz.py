@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +35,6 @@ from fer_vit.predict.outputs import Outputs
 from fer_vit.predict.photos import PhotoOptions
 from fer_vit.predict.table_folder import predict_folder
 from fer_vit.processes import ProcessRank
-from fer_vit.train import fit as train_fit
 from tests.helpers.commands import TINY, error_line, exit_code, main
 from tests.helpers.faces import tiny_recognizer
 
@@ -336,7 +336,7 @@ def begins(
         return code == 0 or not error_line(capsys)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train_fit, "run_trainer", lambda *_, **__: None)
+    monkeypatch.setattr(L.Trainer, "fit", lambda *_, **__: None)
     return begins
 
 

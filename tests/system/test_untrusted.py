@@ -10,11 +10,11 @@ from contextlib import suppress
 from itertools import repeat
 from operator import call, mul
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fer_vit.system import untrusted
-from fer_vit.system.untrusted import MEGA, TooHeavyError, parse_apart
+from fer_vit.system.untrusted import MEGA, TooHeavyError, memory_limit, parse_apart
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits memory")
 
@@ -184,11 +184,16 @@ def test_without_a_count_of_memory_there_is_no_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = tmp_path / "status"
-    monkeypatch.setattr(untrusted, "STATUS", str(status))
+    open_file = open
+
+    def open_status(file: Any, *more: Any, **options: Any) -> Any:
+        return open_file(status if file == "/proc/self/status" else file, *more, **options)
+
+    monkeypatch.setattr("builtins.open", open_status)
     for text in (None, "Name:\tpython\n", "VmData:\t       0 kB\n"):
         if text is not None:
             status.write_text(text)
-        with untrusted.memory_limit(MEGA):
+        with memory_limit(MEGA):
             assert len(bytearray(30 * MEGA)) == 30 * MEGA
 
 
