@@ -24,21 +24,21 @@ from fer_vit.signals import exit_at_once, exit_on_signals
 from fer_vit.version import __version__
 
 LIGHTNING_VERBS = {
-    "fit": "train a model",
+    "fit": "train a model, with every option of the training",
     "validate": "evaluate a checkpoint on the val split",
     "test": "evaluate a checkpoint on the test split",
 }
 PLAIN_VERBS = {
-    "prepare": "write a manifest (one Parquet table) of a data set",
-    "finetune": "train a model for your classes from your photos and evaluate it",
-    "crossvalidate": "train and evaluate a model for each fold of the training faces",
-    "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
     "predict": "find and classify every face in photos and videos, and write one table",
-    "live": "find and classify faces in front of a camera, on a page and in a table",
     "visualize": "explain each prediction with pictures and one HTML page",
+    "live": "find and classify faces in front of a camera, on a page and in a table",
     "app": "predict and visualize on a page in the browser",
     "evaluate": "score a model or a table of predictions, overall and by group",
     "compare": "compare the expressions of persons between conditions, with intervals and tests",
+    "finetune": "train a model for your classes from your photos and evaluate it",
+    "prepare": "write a manifest (one Parquet table) of a data set",
+    "crossvalidate": "train and evaluate a model for each fold of the training faces",
+    "repeat": "train configs with several seeds, and tabulate mean and standard deviation",
     "faithfulness": "measure how faithful the explanations are",
     "configs": "list the shipped training configs with their results",
     "models": "list the available models with their results",
@@ -58,16 +58,16 @@ commands:
 `source <(fer-vit --completion bash)` completes commands and options (also zsh).
 
 examples:
+  fer-vit predict photos
+  fer-vit visualize photos --output report
+  fer-vit live
+  fer-vit app
+  fer-vit evaluate faces.csv --labels labels.csv
+  fer-vit compare faces.csv --by condition --person subject
+  fer-vit finetune photos
   fer-vit prepare drawn faces faces.parquet
   fer-vit fit --config drawn --data.manifest faces.parquet
-  fer-vit finetune photos
   fer-vit test --ckpt_path runs/drawn/version_0/checkpoints/best.ckpt --data.manifest faces.parquet
-  fer-vit predict photos
-  fer-vit live
-  fer-vit visualize photos --checkpoint best.ckpt --output report
-  fer-vit app
-  fer-vit evaluate faces.parquet --checkpoint best.ckpt
-  fer-vit compare faces.csv --by condition --person subject
   fer-vit export model.onnx
 """
 LOGGER = logging.getLogger("fer_vit")

@@ -180,6 +180,7 @@ def describe_methods(results: Results, study: Study, grid: float | None) -> list
         noun=study.noun,
         files=study.count_files(len({*study.observations.paths})),
         conditions=_count_conditions(results, study),
+        intervals=any(row.estimate.low is not None for row in results.rows),
         within=_tested_pairs(results, study, paired=True),
         between=_tested_pairs(results, study, paired=False),
         heads=list_names(heads, MAX_NAMES),

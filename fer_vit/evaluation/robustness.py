@@ -221,7 +221,7 @@ def read_altered(
         labels: The order of the labels. Default: the order of the model, after `merge`.
     """
     landmarks = rows.landmarks()  # (N, 5, 2)
-    model_labels = model.labels
+    model_labels: Sequence[str] = model.labels
     matrix = None
     if merge is not None:
         model_labels, matrix = merge_names(model.labels, merge)  # (C, M)
