@@ -172,6 +172,13 @@ def test_columns_of_another_table_different_persons_and_few(
     assert "p_calm" not in error
 
 
+def test_methods_claim_no_interval_that_few_persons_do_not_have(tmp_path: Path) -> None:
+    table = write_study(tmp_path, 3, paired=True)
+    results = fer_vit.compare(table, by="condition", person="subject", output=tmp_path / "c")
+    methods = results.to_dict()["methods"]
+    assert "Means have standard deviations over persons. No test was done." in methods
+
+
 def test_each_result_is_a_sentence_before_differences_and_means(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
