@@ -169,7 +169,6 @@ NOT_YET = {
     "tables/test_expressions.py",
     "tables/test_read.py",
     "tables/test_types.py",
-    "visualization/test_charts.py",
     "visualization/test_evidence.py",
     "visualization/test_mean_faces.py",
 }
