@@ -27,6 +27,7 @@ from fer_vit.heads import MOVEMENTS
 from fer_vit.report.table import markdown
 from fer_vit.stats.bootstrap import TAIL, percentiles, resample_sums
 from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.hypothesis_tests import group_tests, mcnemar, paired_p
 from fer_vit.stats.output_measures import measure, measure_intervals
 from fer_vit.stats.persons import (
     NoTest,
@@ -36,7 +37,6 @@ from fer_vit.stats.persons import (
 )
 from fer_vit.stats.scores import contributions, score_faces, score_once
 from fer_vit.stats.series import mean_course
-from fer_vit.stats.tests import group_tests, mcnemar, paired_p
 
 ALPHA = 0.05
 LABELS = ("neutral", "happiness", "sadness", "fear")

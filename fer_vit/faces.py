@@ -390,7 +390,7 @@ class Faces(Sequence["Face"]):
 
     @property
     def entropy(self) -> Array:
-        """The entropy of the probabilities in nats (N,), between 0 and log C."""
+        """The entropy of the probabilities in nats (N,), from 0 to log C (C labels)."""
         # 0 log 0 counts as 0: a probability of 0 is replaced by 1, and 1 log 1 is 0
         probabilities = np.where(self.probabilities > 0, self.probabilities, 1.0)
         return np.asarray(-(probabilities * np.log(probabilities)).sum(1))
@@ -572,7 +572,7 @@ class Face:
     Attributes:
         size: The side of the crop in pixels of the photo. A crop below `crop_size` was enlarged.
         blur: The width of edges in pixels, about 1.1 in FERPlus; None without contrast.
-        entropy: The entropy of the probabilities in nats, between 0 and log C.
+        entropy: The entropy of the probabilities in nats, from 0 to log C (C labels).
         ambiguous: Whether the prediction set at 90 % does not have exactly one expression; None if
             the model is not calibrated.
     """

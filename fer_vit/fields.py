@@ -210,7 +210,7 @@ UNCERTAINTY_FIELDS = (
         "entropy",
         "number",
         "nats",
-        "entropy of the probabilities, from 0 to log C",
+        "entropy of the probabilities, from 0 to the natural logarithm of how many there are",
         head="expression",
     ),
 )

@@ -52,7 +52,7 @@ def json_text(value: object, **options: Any) -> str:
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Returns a value from JSON, or of the like, if it is an object; else an empty one."""
+    """Returns a JSON-like value if it is an object; else an empty one."""
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return value
     return {}

@@ -51,7 +51,7 @@ class PredictOptions(ModelOptions, PhotoOptions):
     """How frequent expressions are in your photos: `even`, or a JSON file. Default: as in the
     training data. Empties prediction_set."""
     classes: Sequence[str] = ()
-    """The only possible expressions."""
+    """Predict only these expressions."""
     features: bool = False
     """Add the features before the classifier: feature_0, feature_1, ..."""
     outputs: Sequence[str] = ()

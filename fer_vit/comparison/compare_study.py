@@ -39,6 +39,7 @@ from fer_vit.comparison.measures import Measure, probability_kind
 from fer_vit.comparison.study import Courses, Pair, Study
 from fer_vit.heads import WEAK
 from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.hypothesis_tests import holm
 from fer_vit.stats.means import average
 from fer_vit.stats.persons import (
     MeansTest,
@@ -50,7 +51,6 @@ from fer_vit.stats.persons import (
 )
 from fer_vit.stats.results import Row
 from fer_vit.stats.series import bin_values
-from fer_vit.stats.tests import holm
 
 
 def compare_conditions(study: Study, grid: float | None = None) -> Comparison:

@@ -41,9 +41,9 @@ from fer_vit.predict.reading import Reader, read_batches
 from fer_vit.predict.recognizer import FACES_PER_PASS, Recognizer
 from fer_vit.processes import cores
 from fer_vit.stats.bootstrap import Scale, mean_intervals
+from fer_vit.stats.hypothesis_tests import PairedTest, compare_means
 from fer_vit.stats.means import mean_of_finite
 from fer_vit.stats.results import Row
-from fer_vit.stats.tests import PairedTest, compare_means
 from fer_vit.tables.labelled import Labelled
 
 EYE_REGIONS = ("right_eye", "left_eye")

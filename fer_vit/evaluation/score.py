@@ -44,10 +44,10 @@ from fer_vit.heads import EXPRESSION
 from fer_vit.labels import have_ties
 from fer_vit.stats.bootstrap import mean_intervals
 from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.hypothesis_tests import GroupTest, compare_means, group_tests, mcnemar
 from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.results import Row
 from fer_vit.stats.scores import have_votes, score_faces
-from fer_vit.stats.tests import GroupTest, compare_means, group_tests, mcnemar
 from fer_vit.tables.groups import describe_groups
 from fer_vit.tables.join import align
 from fer_vit.tables.labelled import Labelled, has_values

@@ -33,18 +33,18 @@ from fer_vit.stats.bootstrap import (
     mean_intervals,
 )
 from fer_vit.stats.estimate import Estimate
+from fer_vit.stats.hypothesis_tests import (
+    compare_means,
+    group_tests,
+    holm,
+    mcnemar,
+)
 from fer_vit.stats.output_measures import measure_intervals
 from fer_vit.stats.scores import (
     SCORES,
     confusion_matrix,
     score_faces,
     suspect_labels,
-)
-from fer_vit.stats.tests import (
-    compare_means,
-    group_tests,
-    holm,
-    mcnemar,
 )
 from fer_vit.tables.labelled import Labelled, pair_outputs
 
