@@ -170,7 +170,6 @@ NOT_YET = {
     "tables/test_read.py",
     "tables/test_types.py",
     "visualization/test_evidence.py",
-    "visualization/test_mean_faces.py",
 }
 """Tests that still use names from inside a room."""
 
