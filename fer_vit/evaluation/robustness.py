@@ -301,7 +301,10 @@ def score_robustness(faces: ManifestFaces, second: Labelled | None = None) -> li
     """
     if not faces.outputs:
         faces = faces.take(faces.labelled)
-    other = read_images(second, faces.rows) if isinstance(second, ManifestFaces) else None
+    other = None
+    if isinstance(second, ManifestFaces):
+        labels = None if faces.targets is None else faces.labels  # hits need the order of the truth
+        other = read_images(second, faces.rows, labels)
     return score_altered(faces, read_images(faces, faces.rows), other)
 
 
@@ -333,10 +336,15 @@ def score_altered(
     return rows
 
 
-def read_images(faces: ManifestFaces, rows: IntArray) -> AlteredFaces:
-    """Predicts rows of the manifest of some faces, altered in each way."""
+def read_images(
+    faces: ManifestFaces, rows: IntArray, labels: Sequence[str] | None = None
+) -> AlteredFaces:
+    """Predicts rows of the manifest of some faces, altered in each way.
+
+    `labels` is the order of the labels. Default: that of `faces`.
+    """
     chosen = faces.manifest.select(np.isin(np.arange(len(faces.manifest)), rows))
-    return read_altered(faces.model, chosen, merge=faces.merge, labels=faces.labels)
+    return read_altered(faces.model, chosen, merge=faces.merge, labels=labels)
 
 
 def face_errors(

@@ -97,9 +97,19 @@ class UntilError(Generic[Item]):
             self._error = error
 
     def check(self) -> None:
-        """Raises the error, if there was one."""
-        if self._error is not None:
-            raise self._error
+        """Raises the error, if there was one, and forgets it.
+
+        The traceback of the error leads back to this object. Frames that it holds would fill the
+        memory until the garbage collector finds this circle.
+        """
+        error = self._error
+        self._error = None
+        if error is None:
+            return
+        try:
+            raise error
+        finally:
+            del error
 
 
 def read_frames(

@@ -218,7 +218,10 @@ class RegionViTModule(L.LightningModule):
                 checkpoint[key] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises FerVitError, before loading, for another architecture or a run that is over."""
+        """Checks a checkpoint before it is loaded, and gives its optimiser the settings of this run.
+
+        Raises FerVitError for another architecture, a damaged state, or a run that is over.
+        """
         for name, expected, actual in differing(self.state_dict(), checkpoint["state_dict"]):
             raise FerVitError(
                 f"The checkpoint has a different architecture: `{name}` is {actual} in it, but "
@@ -228,7 +231,8 @@ class RegionViTModule(L.LightningModule):
         if self.fits:
             self.check_resumed(checkpoint, Path(str(self.trainer.ckpt_path)), self.trainer)
             if self.has_own_optimizers:
-                # from the checkpoint comes what the optimiser remembers, but not its settings
+                # From the checkpoint comes what the optimiser remembers, but not its settings.
+                # `on_train_start` sets the learning rates.
                 saved = checkpoint["optimizer_states"][0]
                 saved["param_groups"] = AdamW(self.parameter_groups()).state_dict()["param_groups"]
 

@@ -1,6 +1,7 @@
 """Evaluation of further heads: of a manifest that a model predicts, and of tables with truth."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fer_vit.commands.evaluate import evaluate as command
 from fer_vit.data.dataset import FaceDataset, collate
@@ -371,6 +373,19 @@ def test_altered_faces_of_two_models_are_compared_by_head(altered: AlteredOutput
     assert altered.row(UNALTERED, "difference from it").p == 1
 
 
+def reverse_labels(model: Path, folder: Path) -> Path:
+    """Copies the folder of a model, with its labels in reverse order."""
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("vit.head.weight", "vit.head.bias"):
+        tensors[name] = tensors[name].flip(0).contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["labels"].reverse()
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.mark.slow
 def test_robustness_serves_every_head(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -378,10 +393,12 @@ def test_robustness_serves_every_head(
     monkeypatch.setattr(robustness, "cores", lambda: 1)  # no process for each alteration
     manifest = write_some(folder, tmp_path / "some.parquet", every=3)
     words = ["--checkpoint", folder / "model", "--split=test", "--robustness"]
-    results = evaluate(tmp_path / "e", manifest, *words, "--against", folder / "model")
+    same = reverse_labels(folder / "model", tmp_path / "same")
+    results = evaluate(tmp_path / "e", manifest, *words, "--against", same)
     faces = len(Manifest.read(manifest).split("test"))
     conditions = results["robustness"]
     assert conditions[UNALTERED]["faces"] == results["faces"] < faces
+    assert all(row["difference from it"]["mean"] == 0 for row in conditions.values())
     assert [*results["heads robustness"]] == [*movements.DRAWN_OUTPUTS.by_head]
     for altered in results["heads robustness"].values():
         assert [*altered] == [*conditions]
