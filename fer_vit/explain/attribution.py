@@ -52,11 +52,11 @@ class Explanation(NamedTuple):
     """Attribution for a score; negative values count against the score.
 
     The absolute values of scores, of heat and of shares sum to 1 each, or to 0 if all are 0. The
-    method "pixels" computes heat first. The score of a token is then the sum over the
-    pixels of the token's box, and the share of a region the sum over the pixels that lie deepest in
-    the region. Most other methods compute the scores of tokens first, and spread each score over the
-    pixels of the token. The share of a region is then the mean score of the region's tokens and of
-    the patches under the region; with "ablation", the fall of the score when these are masked; with
+    method "pixels" computes heat first. The score of a token is then the sum over the pixels of the
+    token's box, and the share of a region the sum over the pixels that lie deepest in the region.
+    Most other methods compute the scores of tokens first, and spread each score over the pixels of
+    the token. The share of a region is then the mean score of the region's tokens and of the
+    patches under the region; with "ablation", the fall of the score when these are masked; with
     "regions", its fall when the region's pixels are covered, too.
     """
 

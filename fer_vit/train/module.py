@@ -218,7 +218,7 @@ class RegionViTModule(L.LightningModule):
                 checkpoint[key] = name
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checks a checkpoint before it is loaded, and gives its optimiser the settings of this run.
+        """Checks a checkpoint before it is loaded; its optimiser gets the settings of this run.
 
         Raises FerVitError for another architecture, a damaged state, or a run that is over.
         """
