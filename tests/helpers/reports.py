@@ -1,5 +1,7 @@
 """A face and its explanation for the pages of reports."""
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,6 +61,14 @@ def make_evidence(order: Sequence[int] = (1, 2, 0), labels: Sequence[str] = LABE
     name = f"{labels[order[0]]} rather than {labels[order[1]]}"
     targets.append(Attributed(name, np.array([0.9, 0.0, 0.1]), heat))
     return Evidence(order, targets, ATTENTION, INTERACTIONS)
+
+
+def read_page(report: Path) -> dict[str, Any]:
+    """Returns the data of a report's page, from which its script draws."""
+    page = (report / "index.html").read_text(encoding="utf-8")
+    (text,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
 def write_page(

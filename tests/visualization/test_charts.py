@@ -1,7 +1,6 @@
 """Charts of further heads on the page: a model may have some of the outputs of a head."""
 
 import html
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from fer_vit.visualization.explained_scores import ExplainOptions
 from fer_vit.visualization.report import write_report
 from fer_vit.visualization.report_parts import photo_parts
 from fer_vit.visualization.timelines import Watched
+from tests.helpers.reports import read_page
 
 SINGLE = [(head, name) for head, entry in HEADS.items() for name in entry.outputs or ["a b"]]
 
@@ -43,14 +43,7 @@ def report_of_face(model: Recognizer, folder: Path) -> tuple[Face, dict[str, Any
     explain = ExplainOptions("ablation")
     parts = photo_parts(model, [photo], options)
     write_report(folder / "report", model, parts, Watched(), explain, folder)
-    return face, page_data(folder / "report")
-
-
-def page_data(report: Path) -> dict[str, Any]:
-    """Returns the data of a report's page."""
-    page = (report / "index.html").read_text(encoding="utf-8")
-    (text,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(text)
+    return face, read_page(folder / "report")
 
 
 @pytest.mark.parametrize(("head", "output"), SINGLE)

@@ -2,8 +2,6 @@
 and a fair choice of pictures.
 """
 
-import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +46,7 @@ from fer_vit.visualization.timelines import Watched, limit_pictures, watch_peopl
 from tests.helpers.faces import make_faces
 from tests.helpers.marks import slow
 from tests.helpers.models import noise_faces, small_model
+from tests.helpers.reports import read_page
 from tests.helpers.videos import write_video
 
 Faces = tuple[Tensor, Tensor, Tensor]
@@ -95,9 +94,7 @@ def report_data(
 ) -> dict[str, Any]:
     """Writes a report; returns the data of its page."""
     write_report(folder / "report", model, [part], Watched(), options, folder)
-    page = (folder / "report" / "index.html").read_text(encoding="utf-8")
-    (text,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
-    return json.loads(text)
+    return read_page(folder / "report")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import base64
 import csv
 import io
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from fer_vit.visualization.report_parts import Part
 from fer_vit.visualization.timelines import Watched
 from tests.helpers.faces import make_face
 from tests.helpers.models import small_model
+from tests.helpers.reports import read_page
 
 REGIONS = ("right_eye", "nose", "mouth")
 FACES = 40
@@ -62,9 +61,7 @@ class Explained(NamedTuple):
             views.append(replace(view, face=face))
         part = Part(no_faces(), views * times, join_crops([self.crops] * times))
         write_report(folder, self.model, [part], Watched(), ExplainOptions("relevance"), Path())
-        page = (folder / "index.html").read_text(encoding="utf-8")
-        (text,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
-        return json.loads(text)
+        return read_page(folder)
 
 
 @pytest.fixture(scope="module")
